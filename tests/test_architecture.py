@@ -24,7 +24,7 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("0 what checks specs", {"checked"}),
     ("0 the base of specs", {"spec"}),
     ("0 lines over an array; options of questions, lists in them", {"affine", "fields", "lists"}),
-    ("0 files of the user; which features go together", {"files", "features"}),
+    ("0 files of the user, and without names; which features go together", {"files", "mapped", "features"}),
     ("0 optional packages", {"extras"}),
     ("0 modules that were compiled", {"compiled"}),
     ("0 rows by column, what a result says of itself", {"columns", "shown"}),

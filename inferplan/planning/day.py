@@ -27,6 +27,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
 from inferplan.fields import Quantity, Real, Text, Topic, Whole, Words, ask, need, part
 from inferplan.lists import parse_values
+from inferplan.mapped import Spool, spool_for
 from inferplan.planning.day_work import DayWork, work_of
 from inferplan.planning.demand import Demand
 from inferplan.planning.happened import Happened
@@ -46,7 +47,6 @@ from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import require_conversations, simulate
-from inferplan.serving.spool import Spool, spool_for
 from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.traffic.block_names import Streams
 from inferplan.traffic.profile import DAY, Profile
@@ -252,8 +252,9 @@ class PolicyDay(Paid):
         done, kept = records.outcome == FINISHED, np.zeros(len(records.prompt), dtype=bool)
         if records.of is None:
             kept[done] = np.concatenate([piece.attained for piece in pieces(self.result)])
+        of = np.zeros(0) if records.of is None else np.asarray(records.of)
         for place, (_, result) in enumerate(self.parts):
-            kept[done & np.equal(records.of, place)] = result.attained
+            kept[done & (of == place)] = result.attained
         return ~kept
 
     def within(self, start: float, stop: float) -> slice:

@@ -28,7 +28,8 @@ class StoppedError(KeyboardInterrupt):
 
 
 class Progress:
-    """How much of each task is done, in whatever process: ``told``, if anybody, hears the sum in the process that made this."""
+    """How much of each task is done, in whatever process: ``told`` hears the sum in the process that made this, if
+    anybody wants to."""
 
     def __init__(self, tasks: int, told: Callable[[int], None] | None) -> None:
         self._told, self._home = told, os.getpid()

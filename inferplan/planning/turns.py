@@ -146,7 +146,7 @@ class _Crew:
 
     def stop(self) -> None:
         """Whoever is not done need not be; what others have just done is kept."""
-        for place, worker in self.there.items():
+        for worker in self.there.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker.process, signal.SIGINT)
             while (said := os.read(worker.said, 1)) == _OVER:

@@ -6,7 +6,7 @@ import contextlib
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -60,13 +60,14 @@ class Ahead:
     def __init__(self, cluster: Cluster, marks: list[Event]) -> None:
         self.cluster, self.marks = cluster, marks
 
-    def run(self, order: npt.NDArray[np.int64], jobs: int) -> None:
+    def run(self, order: npt.NDArray[np.int64] | range, jobs: int) -> None:
         """Send the requests in this order and run until all is quiet, in so many processes."""
         cluster = self.cluster
         if not cluster.back.pool:
             self._only_count()
         cluster.moved = []
-        self._serve(Incoming(order, np.array(cluster.records.arrival)[order]), jobs)
+        arrival = np.asarray(cluster.records.arrival)
+        self._serve(Incoming(np.asarray(order), arrival if isinstance(order, range) else arrival[order]), jobs)
         if cluster.moved:
             times, requests, _ = zip(*sorted(cluster.moved))
             self._serve(Incoming(np.asarray(requests), np.asarray(times), True), jobs)
@@ -254,16 +255,21 @@ def _compiled(jobs: int) -> UsageError:
     )
 
 
-def _by_time(arrival: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def _by_time(arrival: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | range:
     """The requests in order of time, those of the same moment as they stand."""
-    if np.all(arrival[1:] >= arrival[:-1]):
-        return np.arange(len(arrival))
+    if all(np.all(part[1:] >= part[:-1]) for part in _blocks(arrival, 1)):
+        return range(len(arrival))
     return np.argsort(arrival, kind="stable")
 
 
-def _cuts(count: int) -> list[int]:
-    """Where so many requests are cut into blocks."""
-    return [*range(_BLOCK, count, _BLOCK)]
+def _one_by_one(order: npt.NDArray[np.int64]) -> Iterator[int]:
+    """The entries as numbers of Python, which take four times the memory."""
+    return (request for part in _blocks(order) for request in part.tolist())
+
+
+def _blocks(whole: npt.NDArray[Any], more: int = 0) -> Iterator[npt.NDArray[Any]]:
+    """An array in blocks, each with so many entries ``more`` of the next."""
+    return (whole[first : first + _BLOCK + more] for first in range(0, len(whole), _BLOCK))
 
 
 class ClusterRun(Cluster):
@@ -339,7 +345,7 @@ class ClusterRun(Cluster):
             Ahead(self, marks).run(order, jobs)
             self.metering.span = [time for time, _, _ in marks] or self.metering.span
             return
-        starts: Iterable[int] = (request for part in np.split(order, _cuts(len(order))) for request in part.tolist())
+        starts: Iterable[int] = order if isinstance(order, range) else _one_by_one(order)
         if self.senders.reacts:
             first = set(self.senders.begin(0, len(arrival)))
             starts = [request for request in starts if request in first]

@@ -9,8 +9,8 @@ from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
 from inferplan.features import those
 from inferplan.fields import Text, Whole, ask, part, require_limits
+from inferplan.mapped import Spool
 from inferplan.serving.fleet import Fleet
-from inferplan.serving.spool import Spool
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.serving.techniques.tiers import FORM, CacheTier, parse_tier

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from inferplan.serving.spool import Spool
+from inferplan.mapped import Spool, put_aside
 from inferplan.traffic.block_names import names_at
 from inferplan.traffic.requests import TrafficClass
 from inferplan.traffic.session_columns import Sessions
@@ -54,7 +54,6 @@ class Records:
         output: npt.ArrayLike,
         hashes: Sequence[Sequence[int]] | None = None,
         follows: npt.ArrayLike | None = None,
-        think: npt.ArrayLike | None = None,
         spool: Spool | None = None,
     ) -> None:
         self.spool = spool
@@ -64,7 +63,7 @@ class Records:
             self.arrival, self.prompt, self.output = (cast("array[Any]", column) for column in spool.given)
         self.hashes = hashes
         self.follows = None if follows is None else _packed("q", follows)
-        self.think = None if think is None else _packed("d", think)
+        self.think: array[float] | None = None
         self.before: array[int] | None = None
         self.answered = array("d")
         self.encoder: Sequence[float] | None = None
@@ -102,7 +101,7 @@ class Records:
     def put_aside(self) -> None:
         """What has happened need not be at hand."""
         if self.spool is not None:
-            self.spool.put_aside()
+            put_aside()
         if not self.tokens_timed:
             del self.gaps[:], self.gap_weights[:]
 
@@ -176,6 +175,10 @@ class Records:
         those = range(len(self.prompt))[counted]
         found = sum(count for request, count in self.cached.items() if request in those)
         return found, float(np.sum(prompt[~np.isnan(admitted)]))
+
+    def pausing(self, think: npt.ArrayLike) -> None:
+        """Set of each request the seconds before what follows its answer."""
+        self.think = _packed("d", think)
 
     def thinking(self, before: npt.ArrayLike) -> None:
         """Set of each request the output tokens before the first of its answer."""

@@ -21,6 +21,7 @@ from inferplan.estimate.resting import PARTS, Resting
 from inferplan.estimate.structured import MaskedSteps, masks_record
 from inferplan.estimate.support import DRAFTS, POOLS, measured_tail
 from inferplan.features import require_together, those
+from inferplan.mapped import Spool
 from inferplan.models.spec import require_readable, require_tokens
 from inferplan.serving.adapter_times import AdapterModifier
 from inferplan.serving.admission import Rules
@@ -36,7 +37,6 @@ from inferplan.serving.records import NAN, Meter, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
 from inferplan.serving.session_process import SessionProcess
-from inferplan.serving.spool import Spool
 from inferplan.serving.step_price import StepModifier
 from inferplan.serving.step_times import DENSE_ROWS, Kept, Reach, StepTimes, step_times
 from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
@@ -178,7 +178,7 @@ def prepare(
     apart = options.fleet.prompts(given, flags)
     prompts = deployment if apart is None else apart[0]
     requests, closed = _drawn(prompts, traffic, options, flags.queue)
-    require_readable(deployment.model, requests.prompt.astype(float), requests.output.astype(float))
+    require_readable(deployment.model, requests.prompt, requests.output)
     starts: list[float] = []
     if closed is not None and not closed.burst and closed.ramp is None:
         closed = replace(closed, ramp=_ramp(given, requests.in_loop(closed), flags, options))
@@ -220,9 +220,10 @@ def _records(prompts: Deployment, requests: Requests, spool: Spool | None) -> Re
         output=requests.output,
         hashes=requests.hashes,
         follows=None if requests.follows is None else requests.follows.tolist(),
-        think=None if requests.think is None else requests.think.tolist(),
         spool=spool,
     )
+    if requests.think is not None:
+        records.pausing(requests.think)
     records.encoder, records.samples = _encoder(prompts, requests), requests.samples
     if requests.before is not None:
         records.thinking(requests.before)
@@ -411,7 +412,7 @@ def _kind(
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:
     """The rules of the engine's flags, with what speculation, a given hit rate and the host's memory change."""
     speculation = options.speculation
-    typical = float(np.mean(requests.prompt)), float(np.mean(requests.prompt + requests.output))
+    typical = float(np.mean(requests.prompt)), requests.mean_tokens
     rules, block = rules_of(deployment, flags, *typical, speculation.draft), deployment.engine.defaults.block_size
     rules = verifying(rules, speculation.width, deployment.parallel.pp)
     counted = rules.growing and speculation.tokens == 1.0
@@ -458,7 +459,7 @@ def _caches(
 def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculation: Speculation = PLAIN) -> StepTimes:
     """Times of steps as far as these requests under these rules can reach."""
     count = len(requests)
-    longest = int(np.max(requests.prompt + requests.output))
+    longest = requests.most_tokens
     sequences = min(rules.slots, count, max(int(rules.capacity // max(rules.held(1, 1), 1e-9)), 1))
     whole_batch = int(np.max(requests.prompt)) * sequences
     reach = Reach(

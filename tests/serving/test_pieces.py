@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -18,7 +19,7 @@ def test_a_percentile_of_pieces_is_that_of_numpy(count: int, percentile: float) 
     rng = np.random.default_rng(count)
     for values in (rng.lognormal(0, 2, count), rng.integers(0, 3, count) / 7, rng.normal(0, 1, count)):
         parts = np.array_split(values, 3)
-        assert percentile_of(lambda parts=parts: iter(parts), percentile) == np.percentile(values, percentile)
+        assert percentile_of(partial(iter, parts), percentile) == np.percentile(values, percentile)
 
 
 def test_a_percentile_of_pieces_beside_lost_requests() -> None:

@@ -1,14 +1,12 @@
-"""What becomes of the requests of a long run, in a file without a name: memory holds what is being worked on.
-
-Processes that were forked since see the same columns, so what one has written need not travel.
-"""
+"""Arrays in files without names: memory holds what is being looked at, and processes that were forked see the same."""
 
 from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from collections.abc import Sequence
+from typing import IO
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -19,30 +17,61 @@ _PIECE = 1 << 16
 """Requests of which memory is made ready at once."""
 FEWEST = 1 << 16
 """Requests of a run that is worth a file."""
+_MAPS: WeakSet[mmap.mmap] = WeakSet()
+"""All that there are."""
+
+
+def unnamed_file() -> IO[bytes]:
+    """A file that is gone when nobody needs it."""
+    import tempfile  # some ms of every start, needed by few
+
+    return tempfile.TemporaryFile(prefix="inferplan-")
+
+
+def mapped(size: int) -> mmap.mmap:
+    """So many bytes of zeros. Raises ``OSError`` where the disk has no room."""
+    with unnamed_file() as file:
+        if hasattr(os, "posix_fallocate"):  # a disk that is full says so now
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+        return _map(file, size)
+
+
+def mapped_file(file: IO[bytes]) -> mmap.mmap:
+    """What was written to a file."""
+    file.flush()
+    return _map(file, os.fstat(file.fileno()).st_size)
+
+
+def _map(file: IO[bytes], size: int) -> mmap.mmap:
+    found = mmap.mmap(file.fileno(), size)
+    _MAPS.add(found)
+    return found
+
+
+def put_aside() -> None:
+    """The memory of all of them is free for other things; what is looked at again comes from its file."""
+    for one in list(_MAPS):
+        if hasattr(mmap, "MADV_DONTNEED"):
+            one.madvise(mmap.MADV_DONTNEED)
 
 
 class Spool:
-    """Three columns of times, which are NaN until they happen, and one of codes. given: columns of what is known of the
-    requests ahead; nobody writes to them.
+    """What becomes of the requests of a long run: three columns of times, which are NaN until they
+    happen, and one of codes. given: columns of what is known of the requests ahead; nobody writes to them.
     """
 
     def __init__(self, given: Sequence[npt.NDArray[np.generic]]) -> None:
         requests = len(given[0])
         self.given = [memoryview(np.ascontiguousarray(one)) for one in given]  # type: ignore[arg-type]
-        with tempfile.TemporaryFile(prefix="inferplan-") as file:
-            size = (8 * _TIMES + 1) * requests
-            if hasattr(os, "posix_fallocate"):  # a disk that is full says so now
-                os.posix_fallocate(file.fileno(), 0, size)
-            else:
-                file.truncate(size)
-            self._map = mmap.mmap(file.fileno(), size)
-        self._whole = memoryview(self._map)
+        self._whole = memoryview(mapped((8 * _TIMES + 1) * requests))
         self.requests = requests
         self.times = [self._whole[8 * at * requests : 8 * (at + 1) * requests].cast("d") for at in range(_TIMES)]
         self.codes = self._whole[8 * _TIMES * requests :]
 
     @property
-    def columns(self) -> list[memoryview]:
+    def columns(self) -> list[object]:
         """All of them."""
         return [*self.given, *self.times, self.codes]
 
@@ -54,12 +83,7 @@ class Spool:
             for column in self.times:
                 column[first:stop] = nothing[: stop - first]
             self.codes[first:stop] = bytes(stop - first)
-            self.put_aside()
-
-    def put_aside(self) -> None:
-        """Memory is free for other things; what is looked at again comes from the file."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+            put_aside()
 
 
 def spool_for(given: Sequence[npt.NDArray[np.generic] | None]) -> Spool | None:
