@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Sequence
-from typing import IO
+from typing import IO, Any
 from weakref import WeakSet
 
 import numpy as np
@@ -64,7 +64,7 @@ class Spool:
 
     def __init__(self, given: Sequence[npt.NDArray[np.generic]]) -> None:
         requests = len(given[0])
-        self.given = [memoryview(np.ascontiguousarray(one)) for one in given]  # type: ignore[arg-type]
+        self.given = [_column(one) for one in given]
         self._whole = memoryview(mapped((8 * _TIMES + 1) * requests))
         self.requests = requests
         self.times = [self._whole[8 * at * requests : 8 * (at + 1) * requests].cast("d") for at in range(_TIMES)]
@@ -97,3 +97,9 @@ def spool_for(given: Sequence[npt.NDArray[np.generic] | None]) -> Spool | None:
         return Spool(known)
     except OSError:
         return None
+
+
+def _column(values: npt.NDArray[np.generic]) -> memoryview[Any]:
+    """The memory of an array, with the codes of ``array``."""
+    whole = memoryview(np.ascontiguousarray(values))  # type: ignore[arg-type]
+    return whole.cast("B").cast("d" if values.dtype.kind == "f" else "q")

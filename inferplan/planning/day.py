@@ -443,7 +443,12 @@ class DayDesign:
         return scaling_of(policy, self.asked, self.question, load, self.target(work))
 
     def served(
-        self, policy: Policy, work: DayWork, requests: Requests, spool: Spool | None, progress: Callable[[int], None]
+        self,
+        policy: Policy,
+        work: DayWork,
+        requests: Requests,
+        spool: Spool | None,
+        progress: Callable[[int], None] | None,
     ) -> SimulationResult:
         """The day under one policy. spool: where its records are kept, if not in memory."""
         scaling = self.scaling(policy, work)
@@ -514,11 +519,12 @@ def simulate_days(
     works: list[DayWork] = run_beside([one.work for one in designs], jobs, kept)
     runs = [(place, policy) for place, one in enumerate(designs) for policy in one.asked.policies]
     told = Progress(len(runs), progress)
+    asks = progress is not None or 1 < jobs < len(runs)
     known = [requests.arrival if requests.follows is None else None, requests.prompt, requests.output]
     spools = [spool_for(known) for _ in runs]
     kept = [*kept, *works, *(one for spool in spools if spool for one in (spool, *spool.columns))]
     tasks = [
-        partial(designs[place].served, policy, works[place], requests, spools[run], told.of(run))
+        partial(designs[place].served, policy, works[place], requests, spools[run], told.of(run) if asks else None)
         for run, (place, policy) in enumerate(runs)
     ]
     try:

@@ -79,11 +79,11 @@ class Records:
             self.admitted = array("d", [NAN]) * count
             self.first = array("d", [NAN]) * count
             self.finish = array("d", [NAN]) * count
-            self.status = bytearray(count)
+            self.status = _codes(bytes(count))
         else:
             spool.clear()
             self.admitted, self.first, self.finish = (cast("array[float]", column) for column in spool.times)
-            self.status = cast("bytearray", spool.codes)
+            self.status = cast("array[int]", spool.codes)
         self.preempted: dict[int, int] = {}
         self.anew: dict[int, int] = {}
         """How often a request began anew because its replica was lost."""
@@ -198,7 +198,7 @@ class Records:
             part.thinking(before)
         for name in self._times:
             setattr(part, name, _packed("d", np.asarray(getattr(self, name))[which]))
-        part.status = bytearray(np.frombuffer(self.status, dtype=np.uint8)[which].tobytes())
+        part.status = _codes(np.frombuffer(self.status, dtype=np.uint8)[which].tobytes())
         part.paces = None if self.paces is None else self.paces[which]
         return part
 
@@ -208,7 +208,7 @@ class Records:
         place = np.argsort(order)
         for name, code in (*((name, "d") for name in ("arrival", *self._times)), ("prompt", "q"), ("output", "q")):
             setattr(self, name, _packed("d" if code == "d" else "q", np.asarray(getattr(self, name))[order]))
-        self.status = bytearray(np.frombuffer(self.status, dtype=np.uint8)[order].tobytes())
+        self.status = _codes(np.frombuffer(self.status, dtype=np.uint8)[order].tobytes())
         for name in _COUNTS:
             setattr(self, name, {int(place[request]): count for request, count in getattr(self, name).items()})
         if self.hashes is not None:
@@ -267,6 +267,11 @@ class Excerpt(NamedTuple):
 def _packed(code: Literal["d", "q"], values: npt.ArrayLike) -> array[Any]:
     """Floats (``d``) or whole numbers (``q``) of eight bytes each."""
     return array(code, np.ascontiguousarray(values, np.float64 if code == "d" else np.int64).tobytes())
+
+
+def _codes(values: bytes) -> array[int]:
+    """A column of bytes; no type tells it from one that lies in a file, for compiled code holds to types."""
+    return cast("array[int]", bytearray(values))
 
 
 _DRAWN_APART = 0.01
