@@ -90,7 +90,7 @@ def plain(value: Any) -> Any:
     """A value JSON can hold: numpy to Python, NaN and infinity to null."""
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple, np.ndarray)):
+    if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes)):
         kinds = {*map(type, value)}
         if kinds <= _LEAVES:
             return [*value]
@@ -110,7 +110,7 @@ def flatten(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in record.items():
         if isinstance(value, dict):
             flat |= flatten(value, f"{prefix}{key}.")
-        elif not isinstance(value, (list, tuple)):
+        elif isinstance(value, str) or not isinstance(value, Sequence):
             flat[f"{prefix}{key}"] = value
     return flat
 

@@ -24,7 +24,10 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("0 what checks specs", {"checked"}),
     ("0 the base of specs", {"spec"}),
     ("0 lines over an array; options of questions, lists in them", {"affine", "fields", "lists"}),
-    ("0 files of the user, money; which features go together", {"files", "money", "features"}),
+    (
+        "0 files of the user, and without names; money; which features go together",
+        {"files", "mapped", "money", "features"},
+    ),
     ("0 optional packages", {"extras"}),
     ("0 modules that were compiled; steps of a work", {"compiled", "steps"}),
     ("0 rows by column, what a result says of itself", {"columns", "shown"}),

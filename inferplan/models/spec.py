@@ -8,6 +8,7 @@ from math import isnan
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from inferplan.errors import UsageError
 from inferplan.features import those
@@ -719,7 +720,9 @@ def require_decoder(model: ModelSpec, what: str, hint: str) -> None:
         )
 
 
-def require_readable(model: ModelSpec, prompt: Num, output: Num) -> None:
+def require_readable(
+    model: ModelSpec, prompt: Num | npt.NDArray[np.int64], output: Num | npt.NDArray[np.int64]
+) -> None:
     """Raise ``UsageError`` for prompts that the encoder of a model does not read, or outputs its decoder cannot hold.
 
     prompt, output: tokens of requests; scalars or arrays. A model without an encoder has no such limits.

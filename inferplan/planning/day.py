@@ -27,20 +27,22 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
 from inferplan.fields import Quantity, Real, Text, Topic, Whole, Words, ask, need, part
 from inferplan.lists import parse_values
+from inferplan.mapped import Spool, spool_for
 from inferplan.planning.day_work import DayWork, work_of
 from inferplan.planning.demand import Demand, require_turns
 from inferplan.planning.happened import Happened
 from inferplan.planning.paid import HOUR, Paid
 from inferplan.planning.processes import Progress, StoppedError, run_beside
 from inferplan.planning.question import Question
+from inferplan.planning.turns import run_in_turns
 from inferplan.planning.verify import options_of
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule, require_some
-from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.failures import Failures
 from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.outages import Outages
+from inferplan.serving.pieces import percentile_in_pieces, pieces
 from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.routing import Routing
@@ -248,8 +250,10 @@ class PolicyDay(Paid):
         """Which requests miss a limit, of their class where there are some; those that never finish are among them."""
         records = self.result.records
         done, kept = records.outcome == FINISHED, np.zeros(len(records.prompt), dtype=bool)
-        of = np.zeros(len(kept), dtype=np.int64) if records.of is None else np.asarray(records.of)
-        for place, result in enumerate([each for _, each in self.parts] or [self.result]):
+        if records.of is None:
+            kept[done] = np.concatenate([piece.attained for piece in pieces(self.result)])
+        of = np.zeros(0) if records.of is None else np.asarray(records.of)
+        for place, (_, result) in enumerate(self.parts):
             kept[done & (of == place)] = result.attained
         return ~kept
 
@@ -276,7 +280,7 @@ class PolicyDay(Paid):
 
     def percentile(self, name: str, percentile: float) -> float | None:
         """Of ``ttft``, ``tpot`` or ``e2el``, with requests that never finish infinitely late; ``None`` for infinity."""
-        value = at_percentile(self.result, name, percentile)
+        value = percentile_in_pieces(self.result, name, percentile)
         return value if value < inf else None
 
 
@@ -439,13 +443,19 @@ class DayDesign:
         return scaling_of(policy, self.asked, self.question, load, self.target(work))
 
     def served(
-        self, policy: Policy, work: DayWork, requests: Requests, progress: Callable[[int], None] | None
+        self,
+        policy: Policy,
+        work: DayWork,
+        requests: Requests,
+        spool: Spool | None,
+        progress: Callable[[int], None] | None,
     ) -> SimulationResult:
-        """The day under one policy."""
+        """The day under one policy. spool: where its records are kept, if not in memory."""
         scaling = self.scaling(policy, work)
         asked = self.asked
         fleet = Fleet(routing=asked.routing, scaling=scaling, losses=asked.losses, failures=asked.failures)
-        options = replace(options_of(work.design.option, self.question, fleet), progress=progress)
+        options = options_of(work.design.option, self.question, fleet)
+        options = replace(options, progress=progress, tokens_timed=False, spool=spool)
         return simulate(self.deployment, requests, work.design.flags, options)
 
     def day(self, work: DayWork, requests: Requests, results: dict[Policy, SimulationResult]) -> Day:
@@ -508,13 +518,17 @@ def simulate_days(
     kept = [requests, *designs, *(one.deployment for one in designs), *(one.question for one in designs)]
     works: list[DayWork] = run_beside([one.work for one in designs], jobs, kept)
     runs = [(place, policy) for place, one in enumerate(designs) for policy in one.asked.policies]
-    told = None if progress is None else Progress(len(runs), progress)
+    told = Progress(len(runs), progress)
+    asks = progress is not None or 1 < jobs < len(runs)
+    known = [requests.arrival if requests.follows is None else None, requests.prompt, requests.output]
+    spools = [spool_for(known) for _ in runs]
+    kept = [*kept, *works, *(one for spool in spools if spool for one in (spool, *spool.columns))]
     tasks = [
-        partial(designs[place].served, policy, works[place], requests, None if told is None else told.of(run))
+        partial(designs[place].served, policy, works[place], requests, spools[run], told.of(run) if asks else None)
         for run, (place, policy) in enumerate(runs)
     ]
     try:
-        results = dict(enumerate(run_beside(tasks, jobs, [*kept, *works], told)))
+        results = dict(enumerate(run_in_turns(tasks, jobs, kept, told)))
     except StoppedError as stopped:
         results = stopped.found
         if not results:

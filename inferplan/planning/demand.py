@@ -15,6 +15,7 @@ from inferplan.features import require_together, those
 from inferplan.serving.batch_means import RunPrecision, fewest_values
 from inferplan.serving.class_results import METRICS
 from inferplan.serving.waiting import QueueOrder
+from inferplan.traffic.many import Many
 from inferplan.traffic.people import People, in_flight_line
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.reasoning import ReasoningLengths
@@ -45,6 +46,8 @@ METRIC_NAMES = {
 }
 _COUNTED_OF_CLASSES = 0.65
 """Of a run the share of the requests that is counted in any case, with room for the chance of which class they are."""
+_MANY = 1 << 16
+"""Requests whose lengths stay in an array."""
 _MIXED = 8192
 """Draws of which the mix of several classes is made."""
 _LEAST = 10 * LEAST_RATE
@@ -335,7 +338,8 @@ def found_again(requests: Requests) -> int:
 
 def drawn_lengths(values: npt.ArrayLike) -> Lengths:
     """Lengths that are those of some requests."""
-    return Lengths(kind="empirical", values=tuple(np.asarray(values).tolist()))
+    array = np.asarray(values, dtype=np.int64)
+    return Lengths(kind="empirical", values=tuple(array.tolist()) if len(array) < _MANY else Many(array))
 
 
 def lengths_of_classes(classes: Sequence[TrafficClass]) -> tuple[Lengths, Lengths]:
@@ -396,7 +400,7 @@ def demand_of_trace(trace: Requests) -> Demand:
         )
     return Demand(
         prompt=drawn_lengths(trace.prompt),
-        output=drawn_lengths(np.maximum(trace.output, 1)),
+        output=drawn_lengths(trace.output if np.min(trace.output) >= 1 else np.maximum(trace.output, 1)),
         rate=(len(trace) - 1) / span,
         trace=trace,
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 Task = Callable[[], Any]
-_LOOK = 0.2
+LOOK = 0.2
 """Seconds between two looks at what the others have done, when this process has nothing to do."""
 _PLACE = 4
 """Bytes in which the place of a task travels."""
@@ -28,25 +28,35 @@ class StoppedError(KeyboardInterrupt):
 
 
 class Progress:
-    """How much of each task is done, in whatever process: ``told`` hears the sum in the process that made this."""
+    """How much of each task is done, in whatever process: ``told`` hears the sum in the process that made this, if
+    anybody wants to."""
 
-    def __init__(self, tasks: int, told: Callable[[int], None]) -> None:
+    def __init__(self, tasks: int, told: Callable[[int], None] | None) -> None:
         self._told, self._home = told, os.getpid()
         self._done = memoryview(mmap.mmap(-1, 8 * max(tasks, 1))).cast("q")  # forked processes share it
+        self.pause: Callable[[], None] | None = None
+        """What another process does where a task says how much is done."""
+
+    def done(self, place: int) -> int:
+        """How much of a task is done."""
+        return self._done[place]
 
     def of(self, place: int) -> Callable[[int], None]:
         """Who is to be told how much of a task is done."""
 
         def say(done: int) -> None:
             self._done[place] = done
-            if os.getpid() == self._home:
+            if self.pause is not None:
+                self.pause()
+            elif os.getpid() == self._home:
                 self.tell()
 
         return say
 
     def tell(self) -> None:
         """Say what all of them have done."""
-        self._told(sum(self._done))
+        if self._told is not None:
+            self._told(sum(self._done))
 
 
 class _Pickler(pickle.Pickler):
@@ -107,7 +117,7 @@ def run_beside(
         os.close(left)
         for process, pipe in others.items():
             os.close(pipe)
-            _end(process)
+            end_process(process)
     return [found[place] for place in range(len(tasks))]
 
 
@@ -136,17 +146,25 @@ def _forked(tasks: Sequence[Task], place: int, left: int, kept: Sequence[object]
         return process, out
     try:  # from here on the other process: it must not come back to what called it
         os.close(out)
-        signal.signal(signal.SIGINT, _stop)
-        results: dict[int, tuple[Any] | None] = {}
-        with contextlib.suppress(KeyboardInterrupt):
-            _work(tasks, place, left, results, _tried)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        file = io.BytesIO()
-        _Pickler(file, kept).dump({place: one[0] for place, one in results.items() if one is not None})
-        with os.fdopen(into, "wb") as pipe:
-            pipe.write(file.getbuffer())
+        answer(lambda results: _work(tasks, place, left, results, tried), into, kept)
     finally:
         os._exit(0)
+
+
+def answer(
+    work: Callable[[dict[int, tuple[Any] | None]], object], into: int, kept: Sequence[object], head: bytes = b""
+) -> None:
+    """The work of another process, until it is done or Ctrl-C: what it finds is written, after ``head``."""
+    signal.signal(signal.SIGINT, _stop)
+    results: dict[int, tuple[Any] | None] = {}
+    with contextlib.suppress(KeyboardInterrupt):
+        work(results)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    file = io.BytesIO()
+    _Pickler(file, kept).dump({place: one[0] for place, one in results.items() if one is not None})
+    with os.fdopen(into, "wb") as pipe:
+        pipe.write(head)
+        pipe.write(file.getbuffer())
 
 
 def _stop(*_: object) -> NoReturn:
@@ -157,19 +175,25 @@ def _stop(*_: object) -> NoReturn:
 
 def _said(pipe: int, kept: Sequence[object], progress: Progress | None) -> dict[int, Any]:
     """What another process has found, by place; nothing of one that was killed, or that was being read before."""
-    while progress is not None and not select.select([pipe], [], [], _LOOK)[0]:
+    while progress is not None and not select.select([pipe], [], [], LOOK)[0]:
         progress.tell()
-    with os.fdopen(os.dup(pipe), "rb") as file:
-        data = file.read()
+    found = understood(pipe, kept)
     if progress is not None:
         progress.tell()
+    return found
+
+
+def understood(pipe: int, kept: Sequence[object]) -> dict[int, Any]:
+    """What is written to a pipe until its end, by place; nothing where that is missing."""
+    with os.fdopen(os.dup(pipe), "rb") as file:
+        data = file.read()
     found: dict[int, Any] = {}
-    with contextlib.suppress(EOFError, pickle.UnpicklingError):  # its end is missing
+    with contextlib.suppress(EOFError, pickle.UnpicklingError):
         found = _Unpickler(io.BytesIO(data), kept).load()
     return found
 
 
-def _tried(task: Task) -> tuple[Any] | None:
+def tried(task: Task) -> tuple[Any] | None:
     """What a task gives; ``None`` where it raises."""
     try:
         return (task(),)
@@ -177,7 +201,7 @@ def _tried(task: Task) -> tuple[Any] | None:
         return None
 
 
-def _end(process: int) -> None:
+def end_process(process: int) -> None:
     """A process that has nothing more to say ends."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGTERM)

@@ -48,9 +48,16 @@ def percentile_beside(values: Array, percentile: float, lost: int) -> float:
 
     On the line between its two neighbours (``numpy.percentile``); infinite where one of these is lost.
     """
+    among = percentile_among(len(values), percentile, lost)
+    return inf if among is None else float(np.percentile(values, among))
+
+
+def percentile_among(count: int, percentile: float, lost: int) -> float | None:
+    """The percentile of ``count`` values that is one of them and of ``lost`` infinite ones; ``None`` where that is
+    infinite."""
     if not lost:
-        return float(np.percentile(values, percentile)) if len(values) else inf
-    place, last = (len(values) + lost - 1) * percentile / 100, len(values) - 1
+        return percentile if count else None
+    place, last = (count + lost - 1) * percentile / 100, count - 1
     if last < 0 or place > last + _ROUNDING:
-        return inf
-    return float(np.percentile(values, 100 * min(place / max(last, 1), 1.0)))
+        return None
+    return 100 * min(place / max(last, 1), 1.0)

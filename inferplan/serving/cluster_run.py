@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from inferplan.serving.records import CANCELLED, Excerpt, Meter, Metering
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.senders import Senders
 
+_ASIDE = 1 << 14
+"""Requests that are sent until what became of those before need not be at hand."""
 _BLOCK = 1 << 16
 """Requests that engines are sent at once, at most: on their way they take more memory than their records."""
 
@@ -58,13 +60,14 @@ class Ahead:
     def __init__(self, cluster: Cluster, marks: list[Event]) -> None:
         self.cluster, self.marks = cluster, marks
 
-    def run(self, order: npt.NDArray[np.int64], jobs: int) -> None:
+    def run(self, order: npt.NDArray[np.int64] | range, jobs: int) -> None:
         """Send the requests in this order and run until all is quiet, in so many processes."""
         cluster = self.cluster
         if not cluster.back.pool:
             self._only_count()
         cluster.moved = []
-        self._serve(Incoming(order, np.array(cluster.records.arrival)[order]), jobs)
+        arrival = np.asarray(cluster.records.arrival)
+        self._serve(Incoming(np.asarray(order), arrival if isinstance(order, range) else arrival[order]), jobs)
         if cluster.moved:
             times, requests, _ = zip(*sorted(cluster.moved))
             self._serve(Incoming(np.asarray(requests), np.asarray(times), True), jobs)
@@ -166,6 +169,7 @@ class Ahead:
             if index in self.engines:
                 self._send_to(index, turns[mine], Incoming(requests[first + mine], times[first + mine], computed))
                 cluster.touch(index)
+        cluster.records.put_aside()
         if stop < len(times):  # behind what limits it, so that no engine stops before what comes to another
             heapq.heappush(cluster.events, (min(float(times[stop]), coming), 0, AHEAD))
 
@@ -251,6 +255,23 @@ def _compiled(jobs: int) -> UsageError:
     )
 
 
+def _by_time(arrival: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | range:
+    """The requests in order of time, those of the same moment as they stand."""
+    if all(np.all(part[1:] >= part[:-1]) for part in _blocks(arrival, 1)):
+        return range(len(arrival))
+    return np.argsort(arrival, kind="stable")
+
+
+def _one_by_one(order: npt.NDArray[np.int64]) -> Iterator[int]:
+    """The entries as numbers of Python, which take four times the memory."""
+    return (request for part in _blocks(order) for request in part.tolist())
+
+
+def _blocks(whole: npt.NDArray[Any], more: int = 0) -> Iterator[npt.NDArray[Any]]:
+    """An array in blocks, each with so many entries ``more`` of the next."""
+    return (whole[first : first + _BLOCK + more] for first in range(0, len(whole), _BLOCK))
+
+
 class ClusterRun(Cluster):
     """What happens between the engines of a run: clients send, the router chooses, caches move, answers come.
 
@@ -318,13 +339,13 @@ class ClusterRun(Cluster):
     def _run_open(self, jobs: int) -> None:
         """Arrivals are known ahead, but for those that follow answers."""
         arrival, fill = self.records.arrival, self.metering.fill
-        order = np.argsort(np.asarray(arrival), kind="stable")
+        order = _by_time(np.asarray(arrival))
         marks = [(arrival[order[fill]], -1, BEGIN), (arrival[order[-1]], -1, END)] if fill else []
         if self._one_way:
             Ahead(self, marks).run(order, jobs)
             self.metering.span = [time for time, _, _ in marks] or self.metering.span
             return
-        starts = order.tolist()
+        starts: Iterable[int] = order if isinstance(order, range) else _one_by_one(order)
         if self.senders.reacts:
             first = set(self.senders.begin(0, len(arrival)))
             starts = [request for request in starts if request in first]
@@ -403,10 +424,13 @@ class ClusterRun(Cluster):
         if self.senders.reacts and self.sent == self.metering.fill > 0:
             self._mark(time, True)
         self.sent += 1
+        if not self.sent % _ASIDE:
+            self.records.put_aside()
         if self.closed is None and self.senders.reacts and self.sent == self.senders.limit:
             self._mark(time, False)
         self._next_known()
-        self.records.arrival[request] = time
+        if self.records.arrival[request] != time:  # a column that is known ahead is only read
+            self.records.arrival[request] = time
         self.submit(request, time)
 
     def submit(self, request: int, time: float) -> None:

@@ -119,7 +119,7 @@ class ElasticReplicas:
         """Looks, and replicas that will be lost."""
         if not self.connects:
             return []
-        self.last = inf if self.cluster.senders.reacts else max(self.records.arrival)
+        self.last = inf if self.cluster.senders.reacts else float(np.max(self.records.arrival))
         planned = [(look, -1, _LOOK) for look in (self.scaler.next_look(0.0),) if look < inf]
         planned += [event for replica in range(len(self._lives)) for event in self._doom(replica, 0.0)]
         failures = () if self.fleet.failures is None else self.fleet.failures.at

@@ -9,6 +9,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
 from inferplan.features import those
 from inferplan.fields import Text, Whole, ask, part, require_limits
+from inferplan.mapped import Spool
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -25,7 +26,8 @@ class Options:
     warmup: requests sent ahead and waited for, then left out of every figure (an open loop does not wait). trim: leave
     out what fills the system and what runs empty after the last arrival. progress: called with the number of requests
     that are done. hit_rate: share of every prompt taken as found in the prefix cache. host: memory of the host that
-    keeps what the prefix cache drops. tiers: what keeps it instead, nearest the device first.
+    keeps what the prefix cache drops. tiers: what keeps it instead, nearest the device first. tokens_timed: keep the
+    gaps between tokens. spool: of these requests, where records are kept.
     """
 
     fleet: Fleet = field(default_factory=Fleet)
@@ -65,6 +67,8 @@ class Options:
     figures: frozenset[str] = frozenset()
     """What else is read off the run: ``energy``, ``hit-curve``."""
     timeline: bool = False
+    tokens_timed: bool = True
+    spool: Spool | None = None
     progress: Callable[[int], None] | None = None
 
     def __post_init__(self) -> None:

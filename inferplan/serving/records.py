@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 from math import ceil, isnan
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.mapped import Spool, put_aside
 from inferplan.traffic.block_names import names_at
 from inferplan.traffic.requests import TrafficClass
 from inferplan.traffic.session_columns import Sessions
@@ -35,12 +36,14 @@ class Records:
     of each prompt, requests in a row. ``paces``: factors on the seconds from the first token to the last, for steps
     are those of the mean text (:mod:`inferplan.serving.techniques.speculation`). Inter-token gaps are kept with their
     weights.
+
+    spool: where columns are, if not in memory.
     """
 
     __slots__ = (
         *("admitted", "anew", "answered", "arrival", "before", "cached", "classes", "finish", "first", "follows"),
         *("gap_weights", "gaps", "encoder", "hashes", "left", "loaded", "of", "output", "paces", "preempted", "prompt"),
-        *("refused", "samples", "served_by", "sessions", "status", "think"),
+        *("refused", "samples", "served_by", "sessions", "spool", "status", "think", "tokens_timed"),
     )
 
     def __init__(
@@ -51,12 +54,16 @@ class Records:
         output: npt.ArrayLike,
         hashes: Sequence[Sequence[int]] | None = None,
         follows: npt.ArrayLike | None = None,
-        think: npt.ArrayLike | None = None,
+        spool: Spool | None = None,
     ) -> None:
-        self.arrival, self.prompt, self.output = _packed("d", arrival), _packed("q", prompt), _packed("q", output)
+        self.spool = spool
+        if spool is None:
+            self.arrival, self.prompt, self.output = _packed("d", arrival), _packed("q", prompt), _packed("q", output)
+        else:
+            self.arrival, self.prompt, self.output = (cast("array[Any]", column) for column in spool.given)
         self.hashes = hashes
         self.follows = None if follows is None else _packed("q", follows)
-        self.think = None if think is None else _packed("d", think)
+        self.think: array[float] | None = None
         self.before: array[int] | None = None
         self.answered = array("d")
         self.encoder: Sequence[float] | None = None
@@ -68,10 +75,15 @@ class Records:
         self.samples = 1
         self.paces: npt.NDArray[np.float64] | None = None
         count = len(self.prompt)
-        self.admitted = array("d", [NAN]) * count
-        self.first = array("d", [NAN]) * count
-        self.finish = array("d", [NAN]) * count
-        self.status = bytearray(count)
+        if spool is None:
+            self.admitted = array("d", [NAN]) * count
+            self.first = array("d", [NAN]) * count
+            self.finish = array("d", [NAN]) * count
+            self.status = _codes(bytes(count))
+        else:
+            spool.clear()
+            self.admitted, self.first, self.finish = (cast("array[float]", column) for column in spool.times)
+            self.status = cast("array[int]", spool.codes)
         self.preempted: dict[int, int] = {}
         self.anew: dict[int, int] = {}
         """How often a request began anew because its replica was lost."""
@@ -83,6 +95,15 @@ class Records:
         """Requests that could never run, by reason."""
         self.gaps = array("d")
         self.gap_weights = array("d")
+        self.tokens_timed = True
+        """Whether anybody wants the gaps."""
+
+    def put_aside(self) -> None:
+        """What has happened need not be at hand."""
+        if self.spool is not None:
+            put_aside()
+        if not self.tokens_timed:
+            del self.gaps[:], self.gap_weights[:]
 
     def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
         """What makes a copy in another process begin, before it gets the rest: a compiled class asks for it."""
@@ -155,6 +176,10 @@ class Records:
         found = sum(count for request, count in self.cached.items() if request in those)
         return found, float(np.sum(prompt[~np.isnan(admitted)]))
 
+    def pausing(self, think: npt.ArrayLike) -> None:
+        """Set of each request the seconds before what follows its answer."""
+        self.think = _packed("d", think)
+
     def thinking(self, before: npt.ArrayLike) -> None:
         """Set of each request the output tokens before the first of its answer."""
         self.before = _packed("q", before)
@@ -164,7 +189,7 @@ class Records:
         """Set of which kind of traffic each request is."""
         self.classes, self.of = classes, _packed("q", of)
 
-    def only(self, which: npt.NDArray[np.bool_]) -> Records:
+    def only(self, which: npt.NDArray[np.bool_] | slice) -> Records:
         """A copy of what happened to some of the requests; tokens are not by request, and are left out."""
         arrival, prompt, output = (np.asarray(getattr(self, name))[which] for name in ("arrival", "prompt", "output"))
         before = None if self.before is None else np.asarray(self.before)[which]
@@ -173,7 +198,7 @@ class Records:
             part.thinking(before)
         for name in self._times:
             setattr(part, name, _packed("d", np.asarray(getattr(self, name))[which]))
-        part.status = bytearray(np.frombuffer(self.status, dtype=np.uint8)[which].tobytes())
+        part.status = _codes(np.frombuffer(self.status, dtype=np.uint8)[which].tobytes())
         part.paces = None if self.paces is None else self.paces[which]
         return part
 
@@ -183,7 +208,7 @@ class Records:
         place = np.argsort(order)
         for name, code in (*((name, "d") for name in ("arrival", *self._times)), ("prompt", "q"), ("output", "q")):
             setattr(self, name, _packed("d" if code == "d" else "q", np.asarray(getattr(self, name))[order]))
-        self.status = bytearray(np.frombuffer(self.status, dtype=np.uint8)[order].tobytes())
+        self.status = _codes(np.frombuffer(self.status, dtype=np.uint8)[order].tobytes())
         for name in _COUNTS:
             setattr(self, name, {int(place[request]): count for request, count in getattr(self, name).items()})
         if self.hashes is not None:
@@ -242,6 +267,11 @@ class Excerpt(NamedTuple):
 def _packed(code: Literal["d", "q"], values: npt.ArrayLike) -> array[Any]:
     """Floats (``d``) or whole numbers (``q``) of eight bytes each."""
     return array(code, np.ascontiguousarray(values, np.float64 if code == "d" else np.int64).tobytes())
+
+
+def _codes(values: bytes) -> array[int]:
+    """A column of bytes; no type tells it from one that lies in a file, for compiled code holds to types."""
+    return cast("array[int]", bytearray(values))
 
 
 _DRAWN_APART = 0.01

@@ -21,6 +21,7 @@ from inferplan.estimate.resting import PARTS, Resting
 from inferplan.estimate.structured import MaskedSteps, masks_record
 from inferplan.estimate.support import DRAFTS, POOLS, measured_tail
 from inferplan.features import require_together, those
+from inferplan.mapped import Spool
 from inferplan.models.spec import require_readable, require_tokens
 from inferplan.serving.adapter_times import AdapterModifier
 from inferplan.serving.admission import Rules
@@ -177,13 +178,14 @@ def prepare(
     apart = options.fleet.prompts(given, flags)
     prompts = deployment if apart is None else apart[0]
     requests, closed = _drawn(prompts, traffic, options, flags.queue)
-    require_readable(deployment.model, requests.prompt.astype(float), requests.output.astype(float))
+    require_readable(deployment.model, requests.prompt, requests.output)
     starts: list[float] = []
     if closed is not None and not closed.burst and closed.ramp is None:
         closed = replace(closed, ramp=_ramp(given, requests.in_loop(closed), flags, options))
         starts = _starts(requests, closed)
     kind = _kind((deployment, flags), requests, options, times)
-    records = _records(prompts, requests)
+    records = _records(prompts, requests, options.spool)
+    records.tokens_timed = options.tokens_timed
     seed = traffic.seed if isinstance(traffic, Traffic) else 0
     records.paces = options.speculation.paces(len(requests), seed)
     cluster = ClusterRun(options.fleet, records, closed, options.progress)
@@ -210,7 +212,7 @@ def prepare(
     )
 
 
-def _records(prompts: Deployment, requests: Requests) -> Records:
+def _records(prompts: Deployment, requests: Requests, spool: Spool | None) -> Records:
     """Of requests that are still to be sent, to what computes ``prompts``."""
     records = Records(
         arrival=np.full(len(requests), NAN) if requests.arrival is None else requests.arrival,
@@ -218,8 +220,10 @@ def _records(prompts: Deployment, requests: Requests) -> Records:
         output=requests.output,
         hashes=requests.hashes,
         follows=None if requests.follows is None else requests.follows.tolist(),
-        think=None if requests.think is None else requests.think.tolist(),
+        spool=spool,
     )
+    if requests.think is not None:
+        records.pausing(requests.think)
     records.encoder, records.samples = _encoder(prompts, requests), requests.samples
     if requests.before is not None:
         records.thinking(requests.before)
@@ -408,7 +412,7 @@ def _kind(
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:
     """The rules of the engine's flags, with what speculation, a given hit rate and the host's memory change."""
     speculation = options.speculation
-    typical = float(np.mean(requests.prompt)), float(np.mean(requests.prompt + requests.output))
+    typical = float(np.mean(requests.prompt)), requests.mean_tokens
     rules, block = rules_of(deployment, flags, *typical, speculation.draft), deployment.engine.defaults.block_size
     rules = verifying(rules, speculation.width, deployment.parallel.pp)
     counted = rules.growing and speculation.tokens == 1.0
@@ -455,7 +459,7 @@ def _caches(
 def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculation: Speculation = PLAIN) -> StepTimes:
     """Times of steps as far as these requests under these rules can reach."""
     count = len(requests)
-    longest = int(np.max(requests.prompt + requests.output))
+    longest = requests.most_tokens
     sequences = min(rules.slots, count, max(int(rules.capacity // max(rules.held(1, 1), 1e-9)), 1))
     whole_batch = int(np.max(requests.prompt)) * sequences
     reach = Reach(

@@ -166,7 +166,7 @@ def profile_of(trace: Requests, name: str = "trace") -> Profile:
     """
     if trace.arrival is None or len(trace) < 2 or not trace.arrival[-1] > trace.arrival[0]:
         raise UsageError("rates are those of a trace with two arrival times or more", hint="a trace that lasts longer")
-    arrival = trace.arrival - trace.arrival[0]
+    arrival = trace.arrival - trace.arrival[0] if trace.arrival[0] else trace.arrival
     end = float(arrival[-1]) * len(trace) / (len(trace) - 1)
     if end > _MOST_STEPS * BIN:
         raise UsageError(

@@ -20,6 +20,7 @@ from inferplan.fields import Quantity, Real, Text, Whole, Words, ask
 from inferplan.traffic.block_names import FINEST, FileNames, OfAdapters, Streams, of_file
 from inferplan.traffic.clipped import gamma_moments, lognormal_moments, normal_moments
 from inferplan.traffic.conversations import Floats, Ints, ThinkTime, block_names, parse_think_time, turns_of
+from inferplan.traffic.many import Many
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.session_columns import Sessions
 
@@ -27,6 +28,8 @@ LEAST_RATE = 1e-6
 """Requests a second: with fewer, a clock that counts seconds since the start cannot tell the steps of one request."""
 MOST_REQUESTS = 20_000_000
 """Requests of one run: each takes some 500 bytes of memory."""
+_PIECE = 1 << 16
+"""Requests that are looked at together."""
 LengthKind = Literal["fixed", "uniform", "normal", "lognormal", "gamma", "empirical", "reasoning"]
 ArrivalKind = Literal["poisson", "constant", "gamma"]
 
@@ -45,7 +48,7 @@ class Lengths:
     kind: LengthKind = "fixed"
     mean: float = 1.0
     spread: float = 0.0
-    values: tuple[int, ...] = ()
+    values: tuple[int, ...] | Many = ()
     most: int | None = None
 
     def __post_init__(self) -> None:
@@ -397,6 +400,17 @@ class Requests:
 
     def __len__(self) -> int:
         return len(self.prompt)
+
+    @property
+    def mean_tokens(self) -> float:
+        """Of a request, prompt and output together; the sums are whole numbers, so that they lose nothing."""
+        return float(np.sum(self.prompt) + np.sum(self.output)) / len(self)
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a request, prompt and output together."""
+        starts = range(0, len(self), _PIECE)
+        return max(int(np.max(self.prompt[at : at + _PIECE] + self.output[at : at + _PIECE])) for at in starts)
 
     @property
     def turns(self) -> int:

@@ -26,12 +26,13 @@ from datetime import UTC, datetime
 from itertools import chain, islice
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from inferplan.errors import InputFileError
 from inferplan.files import announce
+from inferplan.mapped import mapped_file, unnamed_file
 from inferplan.traffic.block_names import FileNames
 from inferplan.traffic.conversations import Floats
 from inferplan.traffic.moments import Kind, moment_of, require_alike
@@ -44,8 +45,12 @@ _AZURE_ROW = re.compile(
     r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6})\d*,([1-9]\d{,9}),([1-9]\d{,9})$", re.ASCII | re.MULTILINE
 )
 """A row as it was published."""
+_PLAIN_ROWS = re.compile(r"(?:\d{1,12}(?:\.\d{1,9})?(?:,\d{1,12}(?:\.\d{1,9})?){2}\n)+", re.ASCII)
+"""Rows of three numbers."""
+_LONG = 1 << 19
+"""Requests beyond which they do not stay in memory."""
 _LARGEST = 2**40
-_PIECE = 100_000
+_PIECE = 20_000
 """Lines of a file that are read at a time."""
 
 
@@ -80,15 +85,51 @@ class Recorded:
 
 
 class _Columns:
-    """Requests as they are read: 24 bytes each, where their lines take hundreds."""
+    """Requests as they are read: 24 bytes each, where their lines take hundreds; of many requests in files."""
 
     def __init__(self) -> None:
         self.times, self.prompt, self.output = array("d"), array("q"), array("q")
+        self._files: list[IO[bytes]] = []
 
     def add(self, time: float, prompt: int, output: int) -> None:
         self.times.append(time)
         self.prompt.append(prompt)
         self.output.append(output)
+        if len(self.times) >= _LONG:
+            self._put_aside()
+
+    def _put_aside(self) -> None:
+        """What was read goes on to the files."""
+        columns: list[array[Any]] = [self.times, self.prompt, self.output]
+        self._files = self._files or [unnamed_file() for _ in columns]
+        for file, column in zip(self._files, columns):
+            file.write(column)
+            del column[:]
+
+    def whole(self) -> list[np.ndarray[tuple[int], np.dtype[Any]]]:
+        """Times, prompts and outputs."""
+        columns: list[array[Any]] = [self.times, self.prompt, self.output]
+        if not self._files:
+            return [np.asarray(column) for column in columns]
+        self._put_aside()
+        return [np.frombuffer(mapped_file(file), column.typecode) for file, column in zip(self._files, columns)]
+
+    def add_numbers(self, lines: list[str], order: Sequence[int]) -> bool:
+        """Lines of three plain numbers, unless some are others. order: where time, prompt and output stand."""
+        text = "".join(lines)
+        if _PLAIN_ROWS.fullmatch(text) is None:
+            return False
+        rows = np.fromstring(text.replace("\n", ","), sep=",").reshape(-1, 3)
+        time, prompt, output = (rows[:, place] for place in order)
+        tokens = np.array((prompt, output))
+        if not np.all((tokens >= 1) & (tokens < _LARGEST) & (tokens == np.floor(tokens))):
+            return False
+        self.times.frombytes(np.ascontiguousarray(time).tobytes())
+        self.prompt.frombytes(prompt.astype(np.int64).tobytes())
+        self.output.frombytes(output.astype(np.int64).tobytes())
+        if len(self.times) >= _LONG:
+            self._put_aside()
+        return True
 
     def add_published(self, lines: list[str]) -> bool:
         """Lines of Azure's files, unless some are not as they were published."""
@@ -103,6 +144,8 @@ class _Columns:
         self.times.extend(seconds.tolist())
         self.prompt.extend(map(int, prompt))
         self.output.extend(map(int, output))
+        if len(self.times) >= _LONG:
+            self._put_aside()
         return True
 
 
@@ -146,7 +189,7 @@ def _recorded(path: Path, file: Iterable[str]) -> Recorded:
         return _azure(path, file, read)
     columns = [_USAGE.get(column, column) for column in columns]
     if {"prompt", "output"} <= set(columns):
-        return _plain(path, columns, _rows(path, file, len(columns), read))
+        return _plain(path, columns, file, read)
     raise InputFileError(f"{path}:{read}: not a trace", because=f"the first line is {start[:80]!r}", hint=_formats())
 
 
@@ -258,12 +301,18 @@ def _azure_time(path: Path, line: int, text: str) -> float:
         raise _bad(path, line, f"TIMESTAMP is {text!r}, not a date and time") from None
 
 
-def _plain(path: Path, columns: Sequence[str], rows: Iterable[tuple[int, list[str]]]) -> Recorded:
+def _plain(path: Path, columns: Sequence[str], lines: Iterable[str], read: int) -> Recorded:
+    """Lines of a CSV, of which ``read`` came before: of plain numbers many at a time, up to the first that has more."""
     at = {name: index for index, name in enumerate(columns)}
     timed, stamped = "arrival_s" in at or "timestamp" in at, "arrival_s" not in at
     found, kinds = _Columns(), set[Kind]()
     measured = {name: array("d") for name in MEASURED if name in at}
-    for line, row in rows:
+    if sorted(columns) == ["arrival_s", "output", "prompt"]:
+        places, rest = [at[name] for name in ("arrival_s", "prompt", "output")], iter(lines)
+        while (piece := list(islice(rest, _PIECE))) and found.add_numbers(piece, places):
+            read += len(piece)
+        lines = chain(piece, rest)
+    for line, row in _rows(path, lines, len(columns), read):
         time = 0.0
         if timed and stamped:
             moment = moment_of(path, line, row[at["timestamp"]].strip())
@@ -306,11 +355,16 @@ def _ordered(
     measured: Mapping[str, Sequence[float]] | None = None,
 ) -> Recorded:
     """Requests sorted by arrival, times from the first one on."""
-    arrival, prompt, output = (np.asarray(of) for of in (columns.times, columns.prompt, columns.output))
+    arrival, prompt, output = columns.whole()
     if not len(prompt):
         raise InputFileError(f"{path} holds no request", hint=_formats())
     if not timed:
         return Recorded(requests=Requests(prompt=prompt, output=output))
+    if hashes is None and not measured and is_sorted(arrival):  # nothing moves
+        began = float(arrival[0])
+        for first in range(0, len(arrival), _LONG):
+            arrival[first : first + _LONG] -= began
+        return Recorded(requests=Requests(prompt=prompt, output=output, arrival=arrival), began=began, dated=dated)
     order = np.argsort(arrival, kind="stable")
     began = float(arrival[order[0]])
     arrival = arrival[order] - began
@@ -324,6 +378,12 @@ def _ordered(
     )
     seen = {MEASURED[name]: np.asarray(values, dtype=np.float64)[order] for name, values in (measured or {}).items()}
     return Recorded(requests=requests, began=began, dated=dated, measured=seen)
+
+
+def is_sorted(values: Floats) -> bool:
+    """Whether none is less than the one before it; some are looked at at a time."""
+    starts = range(0, len(values), _LONG)
+    return all(bool(np.all(part[1:] >= part[:-1])) for part in (values[first : first + _LONG + 1] for first in starts))
 
 
 def _named(names: Sequence[tuple[int, ...]], prompts: Sequence[int]) -> FileNames:

@@ -156,3 +156,29 @@ def test_lines_are_not_held(header: str, row: str, most: int, monkeypatch: pytes
     assert found.arrival is not None
     assert found.arrival.tolist() == [at - 1.0 for at in seconds]
     assert found.output.tolist() == seconds and set(found.prompt.tolist()) == {100}
+
+
+def test_a_long_log_lies_in_files_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows as they are written here, in and out of order, with some that are not plain numbers among them."""
+    rows = [(10.5 + 0.25 * row, row % 7 + 1, row % 5 + 1) for row in range(100)]
+    text = "arrival_s,prompt,output\n" + "".join(f"{time},{prompt},{output}\n" for time, prompt, output in rows)
+    swapped = "output,arrival_s,prompt\n" + "".join(f"{output},{time},{prompt}\n" for time, prompt, output in rows)
+    quoted = text.replace("\n20.5,", '\n"20.5",')
+    late = text + "10.25,9,9\n"
+    for most in (traces._LONG, 16):
+        monkeypatch.setattr(traces, "_LONG", most)
+        monkeypatch.setattr(traces, "_PIECE", 8)
+        for said in (text, swapped, quoted, late):
+            path = tmp_path / "log.csv"
+            path.write_text(said, encoding="utf-8")
+            found = traces.read_recorded(path)
+            expected = [(0.25 * row, row % 7 + 1, row % 5 + 1) for row in range(100)]
+            if said is late:
+                expected = [(0.0, 9, 9), *((time + 0.25, prompt, output) for time, prompt, output in expected)]
+            requests = found.requests
+            assert requests.arrival is not None
+            assert list(zip(requests.arrival.tolist(), requests.prompt.tolist(), requests.output.tolist())) == expected
+            assert found.began == (10.25 if said is late else 10.5)
+        path.write_text(text + "36.5,0,3\n", encoding="utf-8")
+        with pytest.raises(InputFileError, match=r"log\.csv:102: prompt is 0"):
+            traces.read_recorded(path)
