@@ -26,8 +26,8 @@ LOCATIONS = {
 
 @dataclass
 class Proxy:
-    """Asks the server by HTTP/1.0 and passes its reply on in chunks. holds: bytes that it gathers first, as nginx gathers
-    one buffer (4,096, a page) with ``proxy_buffering on``; 0: what comes is passed on."""
+    """Asks the server by HTTP/1.0 and passes its reply on in chunks. holds: bytes that it gathers first, as nginx
+    gathers one buffer (4,096, a page) with ``proxy_buffering on``; 0: what comes is passed on."""
 
     behind: int
     holds: int = 0

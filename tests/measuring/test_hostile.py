@@ -114,7 +114,8 @@ def events(body: bytes) -> bytes:
         (Hostile(usage=lambda _: {"prompt_tokens": 7}), 5, "does not count the tokens of prompts"),
         (Hostile(usage=lambda r: {"prompt_tokens": 10**6 - words_of(r)}), 5, "does not count the tokens of prompts"),
     ],
-    ids=["deep event", "deep page", "charset", "html", "packed", "long page", "endless", "429", "chunk", "huge", "same", "less"],
+    ids=["deep event", "deep page", "charset", "html", "packed", "long page", "endless", "429", "chunk", "huge",
+         "same", "less"],
 )  # fmt: skip
 def test_one_error_says_what_the_server_did(server: Hostile, code: int, words: str, call: Callable[..., Any]) -> None:
     with served(server):
