@@ -109,7 +109,7 @@ GROUPS: dict[str, Group] = {
         "max-requests max-minutes max-tokens timeout api served-model busy tokenizer api-key-env runs from from-facts "
         "from-seconds send-load anchor-out definition",
     ),
-    "watching": Group("Watching", "plan every window for what-if record listen dashboard"),
+    "watching": Group("Watching", "plan every window for labels what-if record listen dashboard"),
     "launch": Group("Launch", "checkpoint image cache-claim gpus-per-node extra"),
     "catalogue": Group("Catalogue", "filter update"),
     "page": Group("The page, the tools", "port token no-token person folder no-browser seconds"),

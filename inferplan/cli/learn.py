@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from time import time
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,8 +19,12 @@ from inferplan.extras import require
 from inferplan.fields import question_of
 from inferplan.files import save
 from inferplan.learning.factors import FACTORS, USUAL
+from inferplan.measuring.prometheus_api import is_prometheus, matchers
 from inferplan.measuring.scrapes import ScrapesAsked
 from inferplan.table import Report
+
+if TYPE_CHECKING:
+    from inferplan.measuring.address import Key
 
 
 def _factors(ctx: click.Context, _: click.Parameter, given: str | None) -> tuple[str, ...]:
@@ -55,6 +60,10 @@ def _factors(ctx: click.Context, _: click.Parameter, given: str | None) -> tuple
 @click.option(
     "--record", metavar="FILE", callback=writable, help="With a URL: file for what was read, to give to learn again."
 )
+@click.option(
+    "--labels", metavar="NAME=VALUE,...", callback=lambda _, __, given: matchers(given),
+    help="With a Prometheus URL: labels of the servers to learn from, as job=vllm.",
+)  # fmt: skip
 @with_options([API_KEY])
 @report_options
 def learn_command(
@@ -64,11 +73,11 @@ def learn_command(
     """Read what a server recorded of its steps, and correct the model's step by it.
 
     FILE is iteration records (forward-pass metrics as JSON lines), a log of SGLang, vLLM, TensorRT-LLM or llama.cpp,
-    scrapes of /metrics, or what a Prometheus server kept of them. A URL is read for ten minutes; no request is sent. A
-    few physical factors are fitted to the prediction of the same steps: the host's seconds, prompts, what decodes
-    read, experts. The last fifth in time is held out, and both errors are reported. Factors that the record cannot
-    tell apart are refused, with the load that could. Every command takes the file of --out as --calibration. No text
-    of users is read.
+    scrapes of /metrics, or what a Prometheus server kept of them. A URL is read for ten minutes; no request is sent.
+    One that ends in /api/v1/query is a Prometheus server, asked for its last ten. A few physical factors are fitted
+    to the prediction of the same steps: the host's seconds, prompts, what decodes read, experts. The last fifth in
+    time is held out, and both errors are reported. Factors that the record cannot tell apart are refused, with the
+    load that could. Every command takes the file of --out as --calibration. No text of users is read.
 
     Example: inferplan learn steps.jsonl --model llama-3.1-8b --gpu h100-sxm --engine vllm --quant bf16 --out own.yaml
     """
@@ -94,18 +103,48 @@ def learn_command(
 def _scraped(urls: Sequence[str], values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The addresses with what their servers said of themselves, one scrape after another."""
     if not urls:
-        if given := typed(["every", "for", "record", "api_key_env"]):
+        if given := typed(["every", "for", "record", "labels", "api_key_env"]):
             raise UsageError(f"{', '.join(given)} without an address", hint="inferplan learn http://localhost:8000 ...")
         return []
     require("measure", "learn from an address")
-    from inferplan.measuring.address import address_of
-    from inferplan.measuring.scrapes import Scraped, scrape
-
     asked = question_of(ScrapesAsked, values)
     if len(urls) > 1 and values["record"] is not None:
         raise UsageError("--record takes one server", because=", ".join(urls), hint="one address for each file")
+    kept = [url for url in urls if is_prometheus(url)]
+    live = [url for url in urls if url not in kept]
+    for name, needs in (("labels", kept), ("every", live)):
+        if typed([name]) and not needs:
+            what = "a server's own address" if name == "labels" else "a Prometheus server, which has scraped already"
+            raise UsageError(f"--{name} with {what}", hint=f"leave --{name} out, or give the other address")
+    texts = _kept(kept, asked, values) if kept else []
+    texts += _live(live, asked, key_asked(values["api_key_env"])) if live else []
+    if values["record"] is not None:
+        save(values["record"], texts[0][1])
+    return texts
+
+
+def _kept(urls: Sequence[str], asked: ScrapesAsked, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What Prometheus servers kept until now. A key is sent where it was named for them."""
+    from inferplan.measuring.address import Key
+    from inferplan.measuring.prometheus_api import Kept, ask_kept
+
+    key, texts = key_asked(values["api_key_env"]) if typed(["api_key_env"]) else Key(), []
+    for url in urls:
+        one = Kept(url=url, lasting=asked.lasting, until=time(), labels=values["labels"])
+        with watching() as watch:
+            text, warned = asyncio.run(ask_kept(one, key, watch))
+        for said in warned:
+            click.echo(f"note: {one.root} warns: {said}", err=True)
+        texts.append((one.root, text))
+    return texts
+
+
+def _live(urls: Sequence[str], asked: ScrapesAsked, key: Key) -> list[tuple[str, str]]:
+    """What servers say of themselves from now on."""
+    from inferplan.measuring.address import address_of
+    from inferplan.measuring.scrapes import Scraped, scrape
+
     found = [Scraped(address=address_of(url)) for url in urls]
-    key = key_asked(values["api_key_env"])
     with watching() as watch:
         try:
             asyncio.run(scrape(found, key, asked, watch))
@@ -115,10 +154,7 @@ def _scraped(urls: Sequence[str], values: Mapping[str, Any]) -> list[tuple[str, 
     for one in found:
         if one.gone:
             click.echo(f"note: {one.address.root}: {one.gone}", err=True)
-    texts = [(one.address.root, "\n".join(one.texts)) for one in found]
-    if values["record"] is not None:
-        save(values["record"], texts[0][1])
-    return texts
+    return [(one.address.root, "\n".join(one.texts)) for one in found]
 
 
-without(learn_command, "calibration", "anchor", "ideal")
+without(learn_command, "anchor", "ideal")

@@ -32,14 +32,14 @@ _EVERY = re.compile(r"decode_log_interval['\"]?[=:] ?(-?\d+)")
 _ITERATION = re.compile(
     r"Iteration\(\d+\): (\d+) context requests, (\d+) context tokens, (\d+) generation requests, "
     r"(\d+) generation tokens, iteration elapsed time: ([\d.]+) ms"
-    r"(?P<dummy> \(dummy\))?(?:, GPU KV cache usage: (?P<used>[\d.]+)%)?"
+    r"(?P<dummy> \(dummy\))?(?:, [CG]PU KV cache usage: (?P<used>[\d.]+)%)?"
 )
 _ENGINE = re.compile(r"(?:(?<=EngineCore_DP)(\d+)|(?<=\] Engine )(\d+)(?=: ))[^\n]*(?:Iteration\(|Avg prompt)")
 _AVERAGE = re.compile(
     r"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s, "
-    r"Running: (\d+) reqs, Waiting: (\d+) reqs, GPU KV cache usage: ([\d.]+)%"
+    r"Running: (\d+) reqs, Waiting: (\d+) reqs, [CG]PU KV cache usage: ([\d.]+)%"
 )
-_POOL = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
+_POOL = re.compile(r"[CG]PU KV cache size: ([\d,]+) tokens")
 _TRTLLM = re.compile(r"\biter = \d+,.*?host_step_time = ([\d.]+) ?ms")
 _STATES = re.compile(r"'(num_ctx_requests|num_ctx_tokens|num_generation_tokens|cached_kv_tokens)': (\d+)")
 _NEEDED = ("num_ctx_requests", "num_ctx_tokens", "num_generation_tokens")

@@ -235,6 +235,9 @@ class Client:
             raise StreamError(f"the reply is not streamed: {error_text(_parsed(await _text(response))) or kind}")
         if "html" in kind:
             raise StreamError(f"a page ({kind}) came, not a stream of events")
+        packed = response.headers.get("Content-Encoding", "identity")
+        if packed != "identity":
+            raise StreamError(f"the reply is compressed ({packed}), which it was asked not to be: a proxy's doing?")
         lines = EventLines()
         async for data in response.aiter_raw():
             now = perf_counter()

@@ -21,7 +21,7 @@ from inferplan.measuring.exposition import Sample
 _HEAD = 10_000
 """Characters in which an export shows what it is."""
 _EXPORT = re.compile(r'"metric"\s*:\s*\{|"resultType"\s*:|"errorType"\s*:')
-_ENGINES = ("vllm:", "sglang:", "llamacpp:", "tgi_", "trtllm_", "atom:")
+ENGINES = ("vllm:", "sglang:", "llamacpp:", "tgi_", "trtllm_", "atom:")
 """How the metrics of engines begin; other series of an export are passed over."""
 _SERVER = ("pod", "instance")
 """Labels that Prometheus gives to each server that it scrapes; a server has one value of each."""
@@ -66,7 +66,7 @@ def read_exports(files: Sequence[tuple[str, str]]) -> list[Exported]:
     for path, text in files:
         for labels, values in _series(path, text):
             name = labels.pop("__name__")
-            if not name.startswith(_ENGINES):
+            if not name.startswith(ENGINES):
                 continue
             for label in _DEPLOYMENT:
                 if label in labels:
@@ -78,7 +78,7 @@ def read_exports(files: Sequence[tuple[str, str]]) -> list[Exported]:
     where = ", ".join(path for path, _ in files)
     if not kept:
         raise InputFileError(
-            f"{where} has no series of an engine", because=f"names begin with {', '.join(_ENGINES)}", hint=_HOW
+            f"{where} has no series of an engine", because=f"names begin with {', '.join(ENGINES)}", hint=_HOW
         )
     _require_one(shared, where)
     return [_exported(f"{where}: {server}" if server else where, kept[server]) for server in sorted(kept)]

@@ -86,6 +86,24 @@ def test_iterations_of_vllm(tmp_path: Path) -> None:
     assert read(tmp_path / "bare.log", bare, 1500.0).observed[1].steps[0][1].context == 1500.0
 
 
+VLLM_ON_A_CPU = """\
+(EngineCore pid=20799) INFO 11-30 13:59:45 [kv_cache_utils.py:2327] CPU KV cache size: 65,536 tokens, Maximum \
+concurrency for 2,048 tokens per request: 32.00x
+(APIServer pid=20748) INFO 11-30 14:06:31 [loggers.py:199] Engine 000: Iteration(1944): 2 context requests, 384 \
+context tokens, 1 generation requests, 1 generation tokens, iteration elapsed time: 758.81 ms, CPU KV cache usage: 1.2%
+(APIServer pid=20748) INFO 11-30 14:06:32 [loggers.py:199] Engine 000: Iteration(1946): 0 context requests, 0 \
+context tokens, 3 generation requests, 3 generation tokens, iteration elapsed time: 28.70 ms, CPU KV cache usage: 1.2%
+"""
+
+
+def test_iterations_of_vllm_on_a_cpu(tmp_path: Path) -> None:
+    """As 0.32 printed them: 1.2 % of 65,536 tokens are 786, of three requests 262 each."""
+    found = read(tmp_path / "vllm.log", VLLM_ON_A_CPU)
+    assert [one.seconds for one in found.observed] == pytest.approx([0.75881, 0.0287])
+    assert found.observed[0].steps[0][1][:4] == (2.0, 192.0, 0.0, 1.0)
+    assert found.observed[1].steps[0][1].context == pytest.approx(0.012 * 65536 / 3)
+
+
 def test_means_of_vllm_where_the_same_sequences_decode(tmp_path: Path) -> None:
     """32 sequences at 1,600 tokens/s: 20 ms a step. A line after another batch, and one with prompts, say nothing."""
     line = (

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.errors import InfeasibleError, InputFileError, UsageError
+from inferplan.errors import InfeasibleError, InputFileError, ToleranceError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.learning.document import learned_yaml
 from inferplan.learning.factors import Kernels
@@ -124,6 +125,29 @@ def test_a_record_of_another_deployment_is_refused(tmp_path: Path) -> None:
     text = forward_pass_metrics(recorded(four, {}, 600))
     with pytest.raises(InfeasibleError, match="does not fit this deployment: prompt"):
         learned(tmp_path / "own.txt", text, deployed())
+
+
+def test_peaks_that_were_measured_are_not_the_fastest(tmp_path: Path) -> None:
+    """Prompts a fifth faster than the peaks on file: of a datasheet nothing is, of measured ones an engine may be."""
+    base = deployed()
+    least = Kernels(base).least("prompt")
+    text = forward_pass_metrics(recorded(base, {"prompt": 0.8 * least, "host": 0.002}, 2000))
+    with pytest.raises(InfeasibleError, match="does not fit this deployment: prompt"):
+        learned(tmp_path / "own.txt", text, base)
+    timed = replace(base, hardware=base.hardware.model_copy(update={"measured": True}))
+    found = learned(tmp_path / "own.txt", text, timed)
+    assert found.values["prompt"] == pytest.approx(least)
+    assert found.values["host"] == pytest.approx(0.002, rel=0.1)
+
+
+def test_kernels_faster_than_on_file_are_not_the_host(tmp_path: Path) -> None:
+    """Weights are read in half of the time on file, as other kernels may: no host explains it."""
+    base = deployed()
+    timed = replace(base, hardware=base.hardware.model_copy(update={"measured": True}))
+    text = forward_pass_metrics(recorded(base, {"weights": 0.5}, 2000))
+    with pytest.raises(ToleranceError) as refused:
+        learned(tmp_path / "own.txt", text, timed, ("host",))
+    assert "--factors weights,prompt" in refused.value.hint
 
 
 def test_steps_beside_which_the_machine_did_something_else_count_less(tmp_path: Path) -> None:

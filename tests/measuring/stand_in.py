@@ -147,10 +147,11 @@ class StandIn:
         if fault == "silent":
             await asyncio.sleep(30)
             return False
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        framing = b"Connection: close" if seen.old else b"Transfer-Encoding: chunked"
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n%b\r\n\r\n" % framing)
         held: list[bytes] = []
         async for sent in self._events(seen, fault):
-            held.append(sent)
+            held.append(sent if seen.old else b"%x\r\n%b\r\n" % (len(sent), sent))
             if len(held) >= self.hold:
                 await self._written(writer, held)
         await self._written(writer, held)
@@ -158,12 +159,13 @@ class StandIn:
             writer.transport.abort()
             return False
         self.finished += 1
-        writer.write(b"0\r\n\r\n")
-        return True
+        if not seen.old:
+            writer.write(b"0\r\n\r\n")
+        return not seen.old
 
     async def _written(self, writer: asyncio.StreamWriter, held: list[bytes]) -> None:
         for sent in held:
-            writer.write(b"%x\r\n%b\r\n" % (len(sent), sent))
+            writer.write(sent)
         held.clear()
         await writer.drain()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import csv
+import gzip
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from tests.measuring.wire import Request, answer, event, read_request, served
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 SMALL = ["--lengths", "64", "--concurrency", "1", "--prompt", "128", "--output", "4", "--warmup", "0",
          "--single-requests", "2", "--timeout", "2", "--max-minutes", "0.05"]  # fmt: skip
+PACKED = b"200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip"
 LONG_KEY = "sk-0123456789abcdef"
 
 
@@ -103,6 +105,7 @@ def events(body: bytes) -> bytes:
         (Hostile(pages={"/v1/models": "[" * 200_000}), 2, "has no list of models"),
         (Hostile(raw=page(b"no", b"500 x\r\nContent-Type: text/plain; charset=hex")), 5, "HTTP 500: no"),
         (Hostile(raw=page(b"<html>", b"200 OK\r\nContent-Type: text/html")), 5, "a page (text/html) came"),
+        (Hostile(raw=page(gzip.compress(b"data: [DONE]"), PACKED)), 5, "the reply is compressed (gzip)"),
         (Hostile(pages={"/v1/models": page(b" " * (1 << 24) + b" ")}), 5, "more than 16777216 bytes"),
         (Hostile(endless=True), 5, "more than 80 pieces"),
         (Hostile(raw=page(b"{}", b"429 x\r\nRetry-After: 9999")), 5, "HTTP 429"),
@@ -111,7 +114,8 @@ def events(body: bytes) -> bytes:
         (Hostile(usage=lambda _: {"prompt_tokens": 7}), 5, "does not count the tokens of prompts"),
         (Hostile(usage=lambda r: {"prompt_tokens": 10**6 - words_of(r)}), 5, "does not count the tokens of prompts"),
     ],
-    ids=["deep event", "deep page", "charset", "html", "long page", "endless", "429", "chunk", "huge", "same", "less"],
+    ids=["deep event", "deep page", "charset", "html", "packed", "long page", "endless", "429", "chunk", "huge",
+         "same", "less"],
 )  # fmt: skip
 def test_one_error_says_what_the_server_did(server: Hostile, code: int, words: str, call: Callable[..., Any]) -> None:
     with served(server):

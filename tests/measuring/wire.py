@@ -14,21 +14,29 @@ from typing import Any
 
 @dataclass
 class Request:
-    """What a client sent, and when it was read (``time.perf_counter``)."""
+    """What a client sent, and when it was read (``time.perf_counter``). old: by HTTP/1.0, as nginx asks unless told
+    otherwise: no chunks then, and the connection's end is the reply's."""
 
     read: float
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
+    old: bool = False
+
+
+def headers_of(head: bytes) -> dict[str, str]:
+    """The headers of a request or an answer, by their names in lower case."""
+    lines = head.decode().strip().split("\r\n")[1:]
+    return {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request:
     """The next request of a connection. Raises ``asyncio.IncompleteReadError`` at its end."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    first, *lines = head.strip().split("\r\n")
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    head = await reader.readuntil(b"\r\n\r\n")
+    first, headers = head.decode().partition("\r\n")[0], headers_of(head)
     data = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Request(perf_counter(), first.split(" ")[1], headers, json.loads(data) if data else {})
+    _, path, version = first.split(" ")
+    return Request(perf_counter(), path, headers, json.loads(data) if data else {}, version == "HTTP/1.0")
 
 
 def answer(writer: asyncio.StreamWriter, status: int, value: Any, header: str = "") -> bool:
