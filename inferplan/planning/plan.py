@@ -487,8 +487,8 @@ def _largest(question: Question, searched: SearchResult, progress: Callable[[int
         amount = rounded_down(question.demand, more)
     if best is None:
         raise refused
-    own = best.option.deployment.hardware.name
-    others = (one for one in found.others if one.option.deployment.hardware.name != own)
+    bought = best.option.deployment.hardware.name
+    others = (one for one in found.others if one.option.deployment.hardware.name != bought)
     return replace(best, runners=tuple(others))
 
 
