@@ -300,17 +300,10 @@ class Deployment(Shown):
         return self.precision.describe(self.model.has_experts)
 
     @property
-    def narrows(self) -> bool:
-        """Whether the engine reads a checkpoint of 32 bits and keeps 16."""
-        wide = self.model.native.base == "fp32" and self.precision.base.bits == _SIXTEEN_BITS
-        return wide and self.engine.narrows is not None
-
-    @property
     def formats_note(self) -> str:
-        """What stands for the checkpoint's 16-bit format where the device multiplies only the other one, or for its 32
-        bits where the engine narrows them; else empty."""
+        """What stands for the checkpoint's 16-bit format on a device without it, or for 32 bits in the engine."""
         native, base = self.model.native.base, self.precision.base
-        if self.narrows:
+        if narrows(self):
             return f"16 bits: {self.engine.name} runs this checkpoint of fp32 in {base.name} (as it is: --quant fp32)"
         if base.name == native or base.bits != _SIXTEEN_BITS or native in self.hardware.peak:
             return ""
@@ -327,9 +320,8 @@ class Deployment(Shown):
     @property
     def model_lines(self) -> list[str]:
         """How far the counts of its model can be trusted, then each warning: what every command shows of it."""
-        kept = [self.cadence.words] if self.cadence.any else []
-        formats = [self.formats_note] if self.formats_note else []
-        return [self.model.made_from.line, *formats, *kept, *(f"note: {text}" for text in self.warnings)]
+        kept = [*filter(None, [self.formats_note]), *([self.cadence.words] if self.cadence.any else [])]
+        return [self.model.made_from.line, *kept, *(f"note: {text}" for text in self.warnings)]
 
     @property
     def adapters_unmeasured(self) -> bool:
@@ -449,3 +441,9 @@ def parts_rest_on(deployment: Deployment) -> dict[str, Resting]:
         timed = bool(deployment.filters.kernel) and not ideal
         found["sampling"] = PARTS["sampling"].on("published" if timed else "formula")
     return found
+
+
+def narrows(deployment: Deployment) -> bool:
+    """Whether the engine reads a checkpoint of 32 bits and keeps 16."""
+    wide = deployment.model.native.base == "fp32" and deployment.precision.base.bits == _SIXTEEN_BITS
+    return wide and deployment.engine.narrows is not None

@@ -45,7 +45,6 @@ _ELSEWHERE = {"model", "gpu", "quant", "engine", "flags.token_budget", "flags.ma
 def plan_record(plan: Plan) -> dict[str, Any]:
     """The JSON of ``inferplan plan`` (docs/planning.md)."""
     searched, cost, energy, watts = plan.searched, cost_of(plan), energy_of(plan), power(plan)
-    forgone = forgone_form(plan)
     return {
         "question": question_record(plan),
         "plan": {
@@ -85,7 +84,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "native_alternative": None if plan.native is None else candidate_record(plan, plan.native),
         "unknown_alternative": None if plan.unknown is None else candidate_record(plan, plan.unknown),
         "confidence_curve": [step_record(step) for step in plan.curve],
-        "forgone": None if forgone is None else asdict(forgone),
+        "forgone": None if (forgone := forgone_form(plan)) is None else asdict(forgone),
         "not_simulated": plan.unseen,
         "other_gpus": [record(row) for row in runners(plan)] if plan.question.most else None,
         "alternatives": [candidate_record(plan, verified) for verified in plan.alternatives],

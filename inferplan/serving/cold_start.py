@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 
 from inferplan.errors import UsageError
-from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.deployment import Deployment, narrows
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.resting import PARTS, Resting
 from inferplan.fields import Quantity, Text, ask
@@ -115,6 +115,6 @@ def read_at_start(deployment: Deployment, name: Naming) -> Num:
     place: Place = ("number", "memory.weights") if parallel.pp == 1 else ()
     ranks = name(float(parallel.ranks / parallel.pp), "devices of a stage")
     found = name(kept, "weights of a device" if parallel.pp == 1 else "weights of a device of each stage", "B", place)
-    if deployment.narrows and precision.weights == precision.base:
+    if narrows(deployment) and precision.weights == precision.base:
         found = name(2.0, "fp32 over 16 bits") * found
     return found * ranks

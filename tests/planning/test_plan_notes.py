@@ -722,6 +722,6 @@ def test_what_separate_pools_would_cost() -> None:
     dear = "prompts and decodes on separate pools: at least 9.00 USD/h for 2 prefill + 1 decode, each "
     found = {"best": verified(option(cost=4.0)), "searched": tried, "apart": apart}
     line = said(plan(**found, confidence=0.5))
-    assert line.startswith(dear) and ", TTFT 120 ms, TPOT 21 ms (closed form, if the prediction were right)" in line
+    assert line.startswith(dear) and ", TTFT 120 ms, TPOT 21.0 ms (closed form, if the prediction were right)" in line
     assert line.endswith("; one pool: 4.00 USD/h; simulate --prefill-replicas 2 tries them")
     assert "one pool" not in said(plan(**found, confidence=0.8))
