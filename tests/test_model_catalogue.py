@@ -246,3 +246,16 @@ def test_a_release_that_takes_images_has_its_tower_or_every_command_says_that_it
         and not uncounted_notes(load(name))
     ]
     assert not silent
+
+
+def test_years_are_of_models_and_families_on_file():
+    """Each name stands under one year, and a month in a model's name (2410) is of that year."""
+    years = catalog.read_yaml(catalog.config_root() / "years.yaml")
+    for kind, known in (("models", set(NAMES)), ("families", {load(name).family for name in NAMES})):
+        listed = [name for names in years[kind].values() for name in names]
+        assert [name for name, times in Counter(listed).items() if times > 1] == []
+        assert set(listed) <= known, set(listed) - known
+    for year, names in years["models"].items():
+        for name in names:
+            if month := re.search(r"-(2[3-6])(0[1-9]|1[0-2])$", name):
+                assert year == 2000 + int(month[1]), name
