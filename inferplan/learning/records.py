@@ -49,7 +49,7 @@ def read_records(
             raise InputFileError(
                 f"{path} says nothing of a server's steps",
                 because="its metrics belong to no engine that can be read: vLLM, SGLang, TensorRT-LLM, llama.cpp, TGI",
-                hint="the address of the server itself, and not of what stands before it",
+                hint="the address of the server itself, or /api/v1/query of a Prometheus server that scrapes it",
             )
         else:
             found.append((path, benchmarks.require_read(path, deployment, KINDS)))
