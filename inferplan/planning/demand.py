@@ -292,8 +292,8 @@ _MOST_NAMES = 1e8
 def require_turns(own: Lengths, output: Lengths, prefix: SharedPrefix, context: int | None = None) -> None:
     """Raise ``UsageError`` for turns whose prompts exceed a context, or any."""
     each = own.average + output.average
-    longest, mean = prefix.tokens + prefix.turns * each - output.average, prefix.tokens
-    mean += (min(prefix.turns, _COUNT) + 1) / 2 * each
+    longest = prefix.tokens + prefix.turns * each - output.average
+    mean = prefix.tokens + (min(prefix.turns, _COUNT) + 1) / 2 * each
     beyond = context is not None and prefix.turns > 1 and longest > context
     if beyond or _COUNT * mean / _BLOCK > _MOST_NAMES:
         context_said = f"a context of {context:,}" if beyond else "any context"
