@@ -238,7 +238,8 @@ const axis = (end) => ({ label: "time of the day", format: clock, every: TICKS, 
 /** Values that hold until the next, and to the end. */
 const held = (values) => [...values, values.at(-1)];
 
-function loadPicture(picture, { replica }, { start_s: start, end_s: end, requests_per_s: load, replicas }, policy) {
+function loadPicture(picture, result, { start_s: start, end_s: end, requests_per_s: load, replicas }, policy) {
+  const { replica } = result;
   const each = replica.requests_per_s;
   const paid = replicas[policy];
   const at = [...start, end].map((second) => second / HOUR);
@@ -264,13 +265,13 @@ function loadPicture(picture, { replica }, { start_s: start, end_s: end, request
       rest: "Point at the curve to read it.",
     },
     {
-      caption: `Left: requests per second; right: replicas. One carries ${Number(each.toPrecision(3))} requests per second within the limits and is loaded to ${percent(replica.utilisation, 0)} of that; where the load is above the replicas, requests come late.`,
+      caption: `Left: requests per second; right: replicas. One carries ${Number(each.toPrecision(3))} requests per second within the limits and is loaded to ${percent(replica.utilisation, 0)} of that; where the load is above the replicas, requests come late. A replica counts from its order on, and serves a start-up time later.`,
       columns: ["from", "requests per second", "replicas paid for", "requests per second that they carry"],
       rows: start.flatMap((_, index) => (index % every ? [] : [row(index)])),
       all: start.map((second, index) => [second, load[index], paid[index], paid[index] * each]),
       heads: ["start_s", "requests_per_s", "replicas", "carried_requests_per_s"],
       legend: lines.map((line, index) => ({ name: line.name, of: `of-${index}` })),
-      about: policy,
+      about: `${result.model} on ${result.gpu}, ${policy}`,
     },
   );
 }
@@ -309,7 +310,7 @@ function latePicture(picture, result, policy) {
       all: hours.map((one) => [one.hour, one.requests_per_s, one.replicas, one.replicas_needed, one.missed]),
       heads: ["hour", "requests_per_s", "replicas", "replicas_needed", "missed"],
       legend: [{ name: lines[0].name, of: "of-0" }, { name: lines[1].name, of: "wrong-line" }],
-      about: policy,
+      about: `${result.model} on ${result.gpu}, ${policy}`,
     },
   );
 }
