@@ -496,13 +496,8 @@ def _largest(question: Question, searched: SearchResult, steps: Steps) -> Plan:
         amount = rounded_down(question.demand, more)
     if best is None:
         raise refused
-<<<<<<< HEAD
-    named = best.option.deployment.hardware.name
-    others = (one for one in found.others if one.option.deployment.hardware.name != named)
-=======
     bought = best.option.deployment.hardware.name
     others = (one for one in found.others if one.option.deployment.hardware.name != bought)
->>>>>>> newc
     return replace(best, runners=tuple(others))
 
 
