@@ -371,7 +371,7 @@ class ClusterRun(Cluster):
         for one, replica in zip(clients, plain):
             one.notify = replica.left
         times = np.array(records.arrival)[order]
-        serve(self, plain, order, times, sorted(marks), self._marks)
+        serve(self, plain, np.ascontiguousarray(order, np.int64), times, sorted(marks), self._marks)
         for one in clients:
             one.notify = self.notify
         return True

@@ -16,17 +16,17 @@ typedef long long Int;
 /* --- names and what is imported once ------------------------------------------------------------------------------ */
 
 #define NAMES(X) \
-    X(admitted) X(advance) X(alone) X(answers) X(append) X(arrival) X(batch_seconds) X(block) X(blocked_by) X(blocking) \
+    X(__self__) X(admitted) X(alone) X(answers) X(append) X(batch_knots) X(batch_seconds) X(block) X(blocking) \
     X(budget) X(busy) X(cache) X(capacity) X(clients) X(clock) X(computed) X(context) X(contexts) X(count) \
-    X(decode_lines) X(decode_tokens) X(decodes) X(done) X(ends) X(finish) X(finish_decodes) X(first) X(fixed) X(floors) \
-    X(frombytes) X(front_free) X(front_request) X(front_token) X(gap_weights) X(gaps) X(goes_on) X(graph_floors) \
-    X(graph_tokens) X(handoff) X(head) X(host) X(host_sequence) X(idle) X(in_flight) X(inbox) X(kv_peak) X(kv_seconds) \
-    X(known) X(largest_step) X(latency) X(launch) X(layers) X(meter) X(narrow) X(new_knots) X(notify) X(now) X(output) \
-    X(output_left) X(overlapped) X(own) X(page) X(partial) X(past_knots) X(pause) X(phases) X(popleft) X(previous) \
-    X(progress) X(prompt) X(prompt_grid) X(prompt_share) X(prompt_steps) X(prompt_tokens) X(queue) X(queued_tokens) \
-    X(reactive) X(records) X(release) X(requests) X(rest) X(rules) X(running) X(scheduler) X(seen_late) X(segments) \
-    X(sent) X(shared) X(short) X(size) X(slots) X(status) X(steps) X(tables) X(to_compute) X(unseen) X(unsettled) X(used) \
-    X(waited) X(waiting) X(wide) X(windows) X(with_prompts) X(_segment_lines) X(__self__)
+    X(decode_grid) X(decode_tokens) X(decodes) X(done) X(ends) X(finish) X(finish_decodes) X(first) X(fixed) \
+    X(floors) X(frombytes) X(front_free) X(front_request) X(front_token) X(gap_weights) X(gaps) X(goes_on) \
+    X(graph_floors) X(graph_tokens) X(handoff) X(head) X(host) X(host_sequence) X(idle) X(in_flight) X(inbox) \
+    X(known) X(kv_peak) X(kv_seconds) X(largest_step) X(latency) X(launch) X(layers) X(meter) X(narrow) X(native) \
+    X(new_knots) X(notify) X(output) X(output_left) X(overlapped) X(own) X(page) X(partial) X(past_knots) X(pause) \
+    X(phases) X(popleft) X(previous) X(progress) X(prompt) X(prompt_grid) X(prompt_share) X(prompt_steps) \
+    X(prompt_tokens) X(queue) X(queued_tokens) X(reactive) X(records) X(release) X(requests) X(rules) X(running) \
+    X(scheduler) X(seen_late) X(sent) X(shared) X(short) X(size) X(slots) X(status) X(steps) X(tables) X(to_compute) \
+    X(unseen) X(unsettled) X(used) X(waited) X(waiting) X(wide) X(windows) X(with_prompts)
 
 enum {
 #define X(name) N_##name,
@@ -116,11 +116,6 @@ static Py_ssize_t bisect(PyObject *list, double value, Py_ssize_t low, Py_ssize_
         else low = middle + 1;
     }
     return low;
-}
-
-static inline double on_line(PyObject *lines, Py_ssize_t at, double x) {
-    PyObject *line = item(lines, at);
-    return number(PyTuple_GET_ITEM(line, 0)) + number(PyTuple_GET_ITEM(line, 1)) * x;
 }
 
 /* --- the heap of (step, request), as heapq keeps it ----------------------------------------------------------------- */
@@ -222,21 +217,34 @@ static int add_gap(Gaps *to, double gap, double weight) {
 
 typedef struct {
     double layers, launch[2];
-    PyObject *self, *shared, *head, *alone, *segments, *grid;
+    PyObject *shared, *head, *alone, *grid;
+    double *decode_grid, *knots; /* seconds of decodes by batch and context, and the batches */
+    Py_ssize_t knots_count;
 } Table;
+
+/* The tables of a StepTimes, and the lines that were made of them: of a step that only decodes, by batch. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *times, *news, *pasts;
+    double *contexts, **lines, host, host_sequence, floor, graph_floor;
+    Py_ssize_t contexts_count, lines_room;
+    Int graph_tokens;
+    int alike;
+    Table tables[2]; /* of narrow prompts, of wide ones */
+} Prices;
 
 struct Fleet;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *replica, *scheduler, *rules, *times, *records, *admitted, *decodes, *clients, *queue, *progress;
+    PyObject *replica, *scheduler, *rules, *records, *admitted, *decodes, *clients, *queue, *progress;
     PyObject *inbox, *waiting, *running;
     PyObject *cache; /* of blocks, or None */
-    PyObject *known_fixed, *contexts, *news, *pasts, *lines;
-    Table narrow, wide;
-    double capacity, host, host_sequence, floor, graph_floor, latency, front_request, front_token;
-    Int page, slots, budget, graph_tokens;
-    int windows, in_flight, overlapped, late, alike;
+    PyObject *known_fixed;
+    Prices *prices;
+    double capacity, latency, front_request, front_token;
+    Int page, slots, budget;
+    int windows, in_flight, overlapped, late;
     struct Fleet *fleet; /* that it runs in now */
     Int place;
     /* what a call reads and writes back */
@@ -421,34 +429,105 @@ static int store(Plain *r) {
 
 /* --- prices: step_times.py ------------------------------------------------------------------------------------------- */
 
-static inline void find_line(Plain *r, double context) {
+static void find_line(Plain *r, double context) {
     if (r->low <= context && context < r->high) return;
-    Py_ssize_t count = PyList_GET_SIZE(r->contexts);
-    r->at = bisect(r->contexts, context, 0, count);
-    r->low = r->at ? value_at(r->contexts, r->at - 1) : -INFINITY;
-    r->high = r->at < count ? value_at(r->contexts, r->at) : INFINITY;
+    const double *knots = r->prices->contexts;
+    Py_ssize_t count = r->prices->contexts_count, low = 0, high = count;
+    while (low < high) {
+        Py_ssize_t middle = (low + high) / 2;
+        if (context < knots[middle]) high = middle;
+        else low = middle + 1;
+    }
+    r->at = low;
+    r->low = low ? knots[low - 1] : -INFINITY;
+    r->high = low < count ? knots[low] : INFINITY;
 }
 
-static PyObject *decode_lines(Plain *r, Int size) { /* borrowed */
-    PyObject *key = PyLong_FromLongLong(size);
-    PyObject *lines = key ? PyDict_GetItemWithError(r->lines, key) : NULL;
-    if (!lines && key && !PyErr_Occurred()) {
-        lines = PyObject_CallMethodOneArg(r->times, NAME(decode_lines), key);
-        Py_XDECREF(lines); /* the dictionary has it */
-    }
-    Py_XDECREF(key);
-    return lines;
+typedef struct {
+    double base, slope;
+} Line;
+
+static Line line_between(const double *knots, Py_ssize_t right, double value, double next) {
+    Line line;
+    line.slope = (next - value) / (knots[right] - knots[right - 1]);
+    line.base = value - line.slope * knots[right - 1];
+    return line;
 }
 
-static PyObject *segment_lines(Plain *r, Table *table, Int size) { /* borrowed */
-    PyObject *key = PyLong_FromLongLong(size);
-    PyObject *lines = key ? PyDict_GetItemWithError(table->segments, key) : NULL;
-    if (!lines && key && !PyErr_Occurred()) {
-        lines = PyObject_CallMethodObjArgs(r->times, NAME(_segment_lines), table->self, key, NULL);
-        Py_XDECREF(lines);
+/* StepTimes._segment_lines: the line at a place of those of a batch. */
+static Line segment_line(Prices *of, Table *table, Int batch, Py_ssize_t place) {
+    Py_ssize_t at = 0, last = table->knots_count - 2, count = of->contexts_count;
+    Py_ssize_t high = table->knots_count;
+    while (at < high) { /* bisect_right */
+        Py_ssize_t middle = (at + high) / 2;
+        if ((double)batch < table->knots[middle]) high = middle;
+        else at = middle + 1;
     }
-    Py_XDECREF(key);
-    return lines;
+    at = at > 0 ? at - 1 : 0;
+    at = at < last ? at : last;
+    double share = ((double)batch - table->knots[at]) / (table->knots[at + 1] - table->knots[at]), values[2];
+    const double *low = table->decode_grid + at * count, *next = low + count;
+    Py_ssize_t right = place < 1 ? 1 : place < count ? place : count - 1;
+    for (int i = 0; i < 2; i++) values[i] = low[right - 1 + i] + (next[right - 1 + i] - low[right - 1 + i]) * share;
+    if (place) return line_between(of->contexts, right, values[0], values[1]);
+    return (Line){values[0], 0.0};
+}
+
+static double read_rows(PyObject *table, Int rows) { /* _read */
+    Py_ssize_t last = PyList_GET_SIZE(table) - 1;
+    if (rows < last) return value_at(table, (Py_ssize_t)rows);
+    double end = value_at(table, last), half = value_at(table, last / 2);
+    return end + (end - half) * (double)(rows - last) / (double)(last - last / 2);
+}
+
+static double read_whole(PyObject *table, Int rows) { /* _whole */
+    Py_ssize_t count = PyList_GET_SIZE(table);
+    return rows < count ? value_at(table, (Py_ssize_t)rows)
+                        : value_at(table, count - 1) * (double)rows / (double)(count - 1);
+}
+
+/* StepTimes.decode_lines: the line at a place of those of a batch. */
+static Line decode_line(Prices *of, Int batch, Py_ssize_t place) {
+    Table *table = &of->tables[0];
+    Py_ssize_t count = of->contexts_count, right = place < 1 ? 1 : place < count ? place : count - 1;
+    double fixed = table->layers + read_rows(table->shared, batch) + read_whole(table->head, batch), values[2];
+    for (int i = 0; i < 2; i++) {
+        Line line = segment_line(of, table, batch, right + i);
+        values[i] = (of->host + of->host_sequence * (double)batch) +
+                    ((line.base + fixed) + line.slope * of->contexts[right - 1 + i] + 0.0);
+    }
+    if (place) return line_between(of->contexts, right, values[0], values[1]);
+    return (Line){values[0], 0.0};
+}
+
+/* Seconds of a step that only decodes, on the line that `find_line` found; NaN, and an error, without memory. */
+static double decode_takes(Plain *r, Int batch, double context) {
+    Prices *of = r->prices;
+    if (batch >= of->lines_room) {
+        Py_ssize_t room = 2 * (Py_ssize_t)batch + 64;
+        double **lines = PyMem_Realloc(of->lines, room * sizeof(double *));
+        if (!lines) goto no_memory;
+        memset(lines + of->lines_room, 0, (room - of->lines_room) * sizeof(double *));
+        of->lines = lines;
+        of->lines_room = room;
+    }
+    double *known = of->lines[batch];
+    if (!known) {
+        Py_ssize_t count = 2 * (of->contexts_count + 1);
+        known = of->lines[batch] = PyMem_Malloc(count * sizeof(double));
+        if (!known) goto no_memory;
+        while (count) known[--count] = NAN;
+    }
+    known += 2 * r->at;
+    if (known[0] != known[0]) {
+        Line line = decode_line(of, batch, r->at);
+        known[0] = line.base;
+        known[1] = line.slope;
+    }
+    return known[0] + known[1] * context;
+no_memory:
+    PyErr_NoMemory();
+    return NAN;
 }
 
 static double bilinear(PyObject *grid, Py_ssize_t i, Py_ssize_t j, double x, double y) {
@@ -457,8 +536,8 @@ static double bilinear(PyObject *grid, Py_ssize_t i, Py_ssize_t j, double x, dou
     return first + (value_at(high, j) + (value_at(high, j + 1) - value_at(high, j)) * y - first) * x;
 }
 
-static double prompts_take(Plain *r, Table *table, Int number_of, double tokens, double pairs) {
-    PyObject *news = r->news, *pasts = r->pasts;
+static double prompts_take(Prices *of, Table *table, Int number_of, double tokens, double pairs) {
+    PyObject *news = of->news, *pasts = of->pasts;
     double prompts = (double)number_of, fresh = tokens / prompts, past = pairs / tokens - (fresh + 1) / 2;
     if (0.0 > past) past = 0.0;
     Py_ssize_t i = bisect(news, fresh, 1, PyList_GET_SIZE(news) - 1) - 1, k = 0;
@@ -475,7 +554,7 @@ static double prompts_take(Plain *r, Table *table, Int number_of, double tokens,
     return k || z ? low + (bilinear(item(table->grid, k + 1), i, j, x, y) - low) * z : low;
 }
 
-static int alone_takes(Plain *r, Table *table, Int tokens, double *found) {
+static int alone_takes(Prices *of, Table *table, Int tokens, double *found) {
     PyObject *key = PyLong_FromLongLong(tokens);
     if (!key) return -1;
     PyObject *known = PyDict_GetItemWithError(table->alone, key);
@@ -483,7 +562,7 @@ static int alone_takes(Plain *r, Table *table, Int tokens, double *found) {
     if (known) {
         *found = number(known);
     } else {
-        *found = prompts_take(r, table, 1, (double)tokens, (double)(tokens * (tokens + 1)) / 2);
+        *found = prompts_take(of, table, 1, (double)tokens, (double)(tokens * (tokens + 1)) / 2);
         PyObject *value = PyErr_Occurred() ? NULL : PyFloat_FromDouble(*found);
         failed = value ? PyDict_SetItem(table->alone, key, value) : -1;
         Py_XDECREF(value);
@@ -499,7 +578,7 @@ typedef struct {
 
 static int general_price(Plain *r, Chunk *chunk, double mean, double *duration) {
     PyObject *arguments = Py_BuildValue("(LdLLd)", r->size, mean, chunk->prompts, chunk->tokens, chunk->pairs);
-    PyObject *method = arguments ? PyObject_GetAttr(r->times, NAME(with_prompts)) : NULL;
+    PyObject *method = arguments ? PyObject_GetAttr(r->prices->times, NAME(with_prompts)) : NULL;
     PyObject *found = method ? PyObject_Call(method, arguments, NULL) : NULL;
     Py_XDECREF(method);
     Py_XDECREF(arguments);
@@ -513,26 +592,26 @@ static int price(Plain *r, Chunk *chunk, double *duration) { /* with_prompts */
     Int size = r->size, prompts = chunk->prompts, tokens = chunk->tokens, row = size + tokens, last = size + prompts;
     double mean = size ? r->context / (double)size : 0.0, seconds, alone;
     int wide = tokens > wide_from * prompts;
-    Table *table = wide ? &r->wide : &r->narrow;
-    if (!r->alike || row >= PyList_GET_SIZE(table->shared) - 1 || last >= PyList_GET_SIZE(table->head))
+    Prices *of = r->prices;
+    Table *table = &of->tables[wide];
+    if (!of->alike || row >= PyList_GET_SIZE(table->shared) - 1 || last >= PyList_GET_SIZE(table->head))
         return general_price(r, chunk, mean, duration);
     seconds = table->layers + value_at(table->shared, row) + value_at(table->head, last);
     if (prompts == 1 && chunk->pairs + chunk->pairs == (double)(tokens * (tokens + 1))) {
-        if (alone_takes(r, table, tokens, &alone)) return -1;
+        if (alone_takes(of, table, tokens, &alone)) return -1;
         seconds += alone;
     } else {
-        seconds += prompts_take(r, table, prompts, (double)tokens, chunk->pairs);
+        seconds += prompts_take(of, table, prompts, (double)tokens, chunk->pairs);
     }
     if (size) {
-        PyObject *lines = segment_lines(r, table, size);
-        if (!lines) return -1;
         find_line(r, mean);
-        seconds += on_line(lines, r->at, mean);
+        Line line = segment_line(of, table, size, r->at);
+        seconds += line.base + line.slope * mean;
     } else {
         seconds += table->launch[wide];
     }
-    double took = r->host + r->host_sequence * (double)last + seconds;
-    double floor_time = row > r->graph_tokens ? r->floor : r->graph_floor;
+    double took = of->host + of->host_sequence * (double)last + seconds;
+    double floor_time = row > of->graph_tokens ? of->floor : of->graph_floor;
     *duration = floor_time ? pow(pow(took, 4.0) + pow(floor_time, 4.0), 0.25) : took;
     return 0;
 }
@@ -751,11 +830,9 @@ static int decode_run(Plain *r, double until, double *shown) {
         run = within < run ? within : run;
     }
     if (run < 1 || r->is_short || r->early) return 1;
-    PyObject *lines = decode_lines(r, size);
-    if (!lines) return -1;
     double mean = r->context / (double)size, middle = mean + (double)(run - 1) / 2;
     find_line(r, middle);
-    double each = on_line(lines, r->at, middle);
+    double each = decode_takes(r, size, middle);
     limit = run;
     Py_ssize_t waiting = PyObject_Size(r->waiting);
     if (!waiting && PyObject_Size(r->inbox) > 0 && (Int)PyDict_GET_SIZE(r->running) < r->slots) {
@@ -772,7 +849,7 @@ static int decode_run(Plain *r, double until, double *shown) {
         run = limit;
         middle = mean + (double)(run - 1) / 2;
         find_line(r, middle);
-        each = on_line(lines, r->at, middle);
+        each = decode_takes(r, size, middle);
     }
     double duration = (double)run * each;
     *shown = r->clock;
@@ -797,7 +874,7 @@ static int decode_run(Plain *r, double until, double *shown) {
     } else if (r->fresh.count || r->others.count) {
         if (run > 1) {
             find_line(r, mean);
-            each = on_line(lines, r->at, mean);
+            each = decode_takes(r, size, mean);
         }
         *shown += each;
     }
@@ -973,11 +1050,9 @@ static int show_last(Plain *r) {
         for (Py_ssize_t i = 0; i < r->fresh.count; i++)
             sum += r->prompt[r->fresh.at[i].request] + r->output[r->fresh.at[i].request];
         double context = (double)sum / (double)count;
-        PyObject *lines = decode_lines(r, count);
-        if (!lines) return -1;
         find_line(r, context);
         r->previous = r->clock;
-        r->clock += on_line(lines, r->at, context);
+        r->clock += decode_takes(r, count, context);
     }
     r->early = 0;
     return show(r, &r->fresh, &r->others, r->clock);
@@ -1055,11 +1130,9 @@ static double earliest(Plain *r) { /* Replica.earliest */
     if (r->fresh.count || r->others.count || r->cut >= 0 || PyObject_Size(r->waiting) > 0) return r->clock;
     if (r->size) {
         Int left = part(item(r->ends, 0), 0) - r->steps - 1;
-        PyObject *lines = decode_lines(r, r->size);
-        if (!lines) return NAN;
         double mean = r->context / (double)r->size;
         find_line(r, mean);
-        bound = r->clock + 0.999 * (double)(left > 0 ? left : 0) * on_line(lines, r->at, mean);
+        bound = r->clock + 0.999 * (double)(left > 0 ? left : 0) * decode_takes(r, r->size, mean);
     }
     if (PyObject_Size(r->inbox) > 0) {
         next = head_time(r->inbox);
@@ -1069,15 +1142,147 @@ static double earliest(Plain *r) { /* Replica.earliest */
     return bound;
 }
 
+/* --- the tables of a StepTimes ------------------------------------------------------------------------------------------ */
+
+static int first_of(PyObject *of, PyObject *name, double *found) {
+    PyObject *list = PyObject_GetAttr(of, name);
+    if (!list) return -1;
+    *found = value_at(list, 0);
+    Py_DECREF(list);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int copied_list(PyObject *of, PyObject *name, double **to, Py_ssize_t *count) {
+    PyObject *list = PyObject_GetAttr(of, name);
+    if (!list) return -1;
+    *count = PyList_GET_SIZE(list);
+    *to = PyMem_Malloc((*count + 1) * sizeof(double));
+    for (Py_ssize_t i = 0; *to && i < *count; i++) (*to)[i] = value_at(list, i);
+    Py_DECREF(list);
+    if (!*to) PyErr_NoMemory();
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int copied_grid(PyObject *of, PyObject *name, double **to, Py_ssize_t rows, Py_ssize_t columns) {
+    Py_buffer view;
+    PyObject *grid = PyObject_GetAttr(of, name);
+    if (!grid) return -1;
+    int failed = PyObject_GetBuffer(grid, &view, PyBUF_FULL_RO);
+    Py_DECREF(grid);
+    if (failed) return -1;
+    if (view.ndim == 2 && view.shape[0] == rows && view.shape[1] == columns && view.format[0] == 'd') {
+        *to = PyMem_Malloc(rows * columns * sizeof(double));
+        for (Py_ssize_t i = 0; *to && i < rows * columns; i++)
+            (*to)[i] = *(double *)((char *)view.buf + i / columns * view.strides[0] + i % columns * view.strides[1]);
+        if (!*to) PyErr_NoMemory();
+    } else {
+        PyErr_SetString(PyExc_TypeError, "a table of steps is of another shape");
+    }
+    PyBuffer_Release(&view);
+    return *to ? 0 : -1;
+}
+
+static int read_table(Prices *of, Table *to, PyObject *name) {
+    PyObject *tables = PyObject_GetAttr(of->times, name), *launch = NULL;
+    if (!tables) return -1;
+    PyObject *from = item(tables, 0); /* the times have it */
+    Py_DECREF(tables);
+    if (kept(&to->shared, from, NAME(shared)) || kept(&to->head, from, NAME(head)) ||
+        kept(&to->alone, from, NAME(alone)) || kept(&to->grid, from, NAME(prompt_grid)) ||
+        get_double(from, NAME(layers), &to->layers) || kept(&launch, from, NAME(launch)))
+        return -1;
+    for (int i = 0; i < 2; i++) to->launch[i] = number(PyTuple_GET_ITEM(launch, i));
+    Py_DECREF(launch);
+    if (copied_list(from, NAME(batch_knots), &to->knots, &to->knots_count)) return -1;
+    return copied_grid(from, NAME(decode_grid), &to->decode_grid, to->knots_count, of->contexts_count);
+}
+
+static PyTypeObject *prices_type;
+
+static int prices_traverse(Prices *of, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(of));
+    Py_VISIT(of->times);
+    return 0;
+}
+
+static int prices_clear(Prices *of) {
+    Py_CLEAR(of->times);
+    return 0;
+}
+
+static void prices_dealloc(Prices *of) {
+    PyTypeObject *type = Py_TYPE(of);
+    PyObject_GC_UnTrack(of);
+    prices_clear(of);
+    Py_CLEAR(of->news);
+    Py_CLEAR(of->pasts);
+    for (int i = 0; i < 2; i++) {
+        Table *table = &of->tables[i];
+        PyObject *lists[] = {table->shared, table->head, table->alone, table->grid};
+        for (int j = 0; j < 4; j++) Py_XDECREF(lists[j]);
+        PyMem_Free(table->decode_grid);
+        PyMem_Free(table->knots);
+    }
+    for (Py_ssize_t i = 0; i < of->lines_room; i++) PyMem_Free(of->lines[i]);
+    PyMem_Free(of->lines);
+    PyMem_Free(of->contexts);
+    type->tp_free(of);
+    Py_DECREF(type);
+}
+
+/* What is sent to another process, or copied: nothing, so that it is made anew. */
+static PyObject *prices_reduce(Prices *of, PyObject *none) {
+    return Py_BuildValue("(O())", (PyObject *)Py_TYPE(Py_None));
+}
+
+static PyMethodDef prices_methods[] = {{"__reduce__", (PyCFunction)prices_reduce, METH_NOARGS, "None."},
+                                       {NULL, NULL, 0, NULL}};
+
+static PyType_Slot prices_slots[] = {{Py_tp_traverse, prices_traverse},
+                                     {Py_tp_clear, prices_clear},
+                                     {Py_tp_dealloc, prices_dealloc},
+                                     {Py_tp_methods, prices_methods},
+                                     {0, NULL}};
+
+static PyType_Spec prices_spec = {"inferplan.serving.plain_native.Prices", sizeof(Prices), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                  prices_slots};
+
+static int fill_prices(Prices *of, PyObject *times) {
+    double share;
+    of->times = Py_NewRef(times);
+    if (copied_list(times, NAME(contexts), &of->contexts, &of->contexts_count) ||
+        kept(&of->news, times, NAME(new_knots)) || kept(&of->pasts, times, NAME(past_knots)) ||
+        read_table(of, &of->tables[0], NAME(narrow)) || read_table(of, &of->tables[1], NAME(wide)) ||
+        get_double(times, NAME(host), &of->host) || get_double(times, NAME(host_sequence), &of->host_sequence) ||
+        get_double(times, NAME(prompt_share), &share) || get_int(times, NAME(graph_tokens), &of->graph_tokens) ||
+        first_of(times, NAME(floors), &of->floor) || first_of(times, NAME(graph_floors), &of->graph_floor))
+        return -1;
+    of->alike = share == 1.0;
+    return PyObject_SetAttr(times, NAME(native), (PyObject *)of);
+}
+
+static int prices_of(Plain *r) { /* those that the times have, or new ones, which they keep */
+    PyObject *times = PyObject_GetAttr(r->replica, NAME(tables));
+    PyObject *found = times ? PyObject_GetAttr(times, NAME(native)) : NULL;
+    int failed = !found;
+    if (found && !Py_IS_TYPE(found, prices_type)) {
+        Py_SETREF(found, prices_type->tp_alloc(prices_type, 0));
+        failed = !found || fill_prices((Prices *)found, times);
+    }
+    Py_XDECREF(times);
+    if (failed) Py_CLEAR(found);
+    r->prices = (Prices *)found;
+    return failed ? -1 : 0;
+}
+
 /* --- the object that a replica has ------------------------------------------------------------------------------------ */
 
 #define OBJECTS(X) \
-    X(replica) X(scheduler) X(rules) X(times) X(records) X(admitted) X(decodes) X(clients) X(queue) X(progress) X(inbox) \
-    X(waiting) X(running) X(cache) X(known_fixed) X(contexts) X(news) X(pasts) X(lines) X(meter) X(waited) X(ends) \
+    X(replica) X(scheduler) X(rules) X(records) X(admitted) X(decodes) X(clients) X(queue) X(progress) X(inbox) \
+    X(waiting) X(running) X(cache) X(known_fixed) X(prices) X(meter) X(waited) X(ends) \
     X(phases) X(entered) X(notify) X(goes_on) X(cluster) X(counted_notify) X(columns[0]) X(columns[1]) X(columns[2]) \
-    X(columns[3]) X(columns[4]) X(columns[5]) X(narrow.self) X(narrow.shared) X(narrow.head) X(narrow.alone) \
-    X(narrow.segments) X(narrow.grid) X(wide.self) X(wide.shared) X(wide.head) X(wide.alone) X(wide.segments) \
-    X(wide.grid)
+    X(columns[3]) X(columns[4]) X(columns[5])
 
 static int plain_traverse(Plain *r, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(r));
@@ -1106,32 +1311,8 @@ static void plain_dealloc(Plain *r) {
     Py_DECREF(type);
 }
 
-static int first_of(PyObject *of, PyObject *name, double *found) {
-    PyObject *list = PyObject_GetAttr(of, name);
-    if (!list) return -1;
-    *found = value_at(list, 0);
-    Py_DECREF(list);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-static int read_table(Table *to, PyObject *times, PyObject *name) {
-    PyObject *tables = PyObject_GetAttr(times, name), *launch = NULL;
-    if (!tables) return -1;
-    to->self = Py_NewRef(item(tables, 0));
-    Py_DECREF(tables);
-    if (kept(&to->shared, to->self, NAME(shared)) || kept(&to->head, to->self, NAME(head)) ||
-        kept(&to->alone, to->self, NAME(alone)) || kept(&to->segments, to->self, NAME(segments)) ||
-        kept(&to->grid, to->self, NAME(prompt_grid)) || get_double(to->self, NAME(layers), &to->layers) ||
-        kept(&launch, to->self, NAME(launch)))
-        return -1;
-    for (int i = 0; i < 2; i++) to->launch[i] = number(PyTuple_GET_ITEM(launch, i));
-    Py_DECREF(launch);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 static int plain_init(Plain *r, PyObject *args, PyObject *kwargs) {
     PyObject *replica;
-    double share;
     if (kwargs || !PyArg_ParseTuple(args, "O", &replica)) return -1;
     if (r->replica) return 0;
     r->replica = Py_NewRef(replica);
@@ -1139,15 +1320,12 @@ static int plain_init(Plain *r, PyObject *args, PyObject *kwargs) {
     r->high = -INFINITY;
     r->sink = &r->gaps;
     if (kept(&r->scheduler, replica, NAME(scheduler)) || kept(&r->rules, replica, NAME(rules)) ||
-        kept(&r->times, replica, NAME(tables)) || kept(&r->inbox, replica, NAME(inbox)) ||
+        kept(&r->inbox, replica, NAME(inbox)) ||
         kept(&r->waiting, replica, NAME(waiting)) || kept(&r->records, r->scheduler, NAME(records)) ||
         kept(&r->admitted, r->scheduler, NAME(admitted)) || kept(&r->decodes, r->scheduler, NAME(decodes)) ||
         kept(&r->clients, r->scheduler, NAME(clients)) || kept(&r->queue, r->scheduler, NAME(queue)) ||
         kept(&r->progress, r->scheduler, NAME(progress)) || kept(&r->cache, r->admitted, NAME(cache)) ||
-        kept(&r->known_fixed, r->rules, NAME(known)) || kept(&r->contexts, r->times, NAME(contexts)) ||
-        kept(&r->news, r->times, NAME(new_knots)) || kept(&r->pasts, r->times, NAME(past_knots)) ||
-        kept(&r->lines, r->times, NAME(cache)) || read_table(&r->narrow, r->times, NAME(narrow)) ||
-        read_table(&r->wide, r->times, NAME(wide)))
+        kept(&r->known_fixed, r->rules, NAME(known)) || prices_of(r))
         return -1;
     if (get_double(r->rules, NAME(capacity), &r->capacity) || get_int(r->rules, NAME(page), &r->page) ||
         get_int(r->rules, NAME(slots), &r->slots) || get_int(r->rules, NAME(budget), &r->budget) ||
@@ -1155,12 +1333,8 @@ static int plain_init(Plain *r, PyObject *args, PyObject *kwargs) {
         get_true(r->rules, NAME(overlapped), &r->overlapped) || get_true(r->rules, NAME(seen_late), &r->late) ||
         get_double(r->rules, NAME(latency), &r->latency) ||
         get_double(r->rules, NAME(front_request), &r->front_request) ||
-        get_double(r->rules, NAME(front_token), &r->front_token) || get_double(r->times, NAME(host), &r->host) ||
-        get_double(r->times, NAME(host_sequence), &r->host_sequence) ||
-        get_double(r->times, NAME(prompt_share), &share) || get_int(r->times, NAME(graph_tokens), &r->graph_tokens) ||
-        first_of(r->times, NAME(floors), &r->floor) || first_of(r->times, NAME(graph_floors), &r->graph_floor))
+        get_double(r->rules, NAME(front_token), &r->front_token))
         return -1;
-    r->alike = share == 1.0;
     return 0;
 }
 
@@ -1496,7 +1670,8 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "plain_native", N
 
 PyMODINIT_FUNC PyInit_plain_native(void) {
     PyObject *module = PyModule_Create(&definition), *type = NULL;
-    if (!module || fill_names() || import_all() || !(type = PyType_FromSpec(&plain_spec)) ||
+    prices_type = (PyTypeObject *)PyType_FromSpec(&prices_spec);
+    if (!module || !prices_type || fill_names() || import_all() || !(type = PyType_FromSpec(&plain_spec)) ||
         PyModule_AddObjectRef(module, "Plain", type)) {
         Py_XDECREF(type);
         Py_XDECREF(module);
