@@ -1,9 +1,9 @@
 /* The loop of plain_replica.py in C: the same events in the same order, each sum added up as Python adds it.
 
 What the general code reads stays in the Python objects that it reads: queues, the heap of ends, requests that run. So
-every line of `_events` has its line here, and a step that is not plain is left to Python as there. Sums and counters are
-read when a call begins (`load`) and written back when it ends (`store`). tests/serving/test_plain_native.py holds both
-to the same last bit. Compiled without contraction of floats: a product is rounded before it is added to. */
+what a line of `_events` does is done here, and a step that is not plain is left to Python as there. Sums and counters
+are read when a call begins (`load`) and written back when it ends (`store`). tests/serving/test_plain_native.py holds
+both to the same last bit. Compiled without contraction of floats: a product is rounded before it is added to. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -13,7 +13,7 @@ enum { QUIET, PROMPTS, DECODES, EMPTY };
 enum { FIRST, LAST, HANDOFF, TOKENS };
 typedef long long Int;
 
-/* --- names and what is imported once ------------------------------------------------------------------------------ */
+/* --- names and what is imported once --- */
 
 #define NAMES(X) \
     X(__self__) X(admitted) X(alone) X(answers) X(append) X(batch_knots) X(batch_seconds) X(block) X(blocking) \
@@ -43,10 +43,22 @@ static Int wide_from, finished_code;
 static double prompt_counts[16];
 static int prompt_counts_size;
 
-/* --- small things ------------------------------------------------------------------------------------------------- */
+/* --- small things --- */
 
 static inline double number(PyObject *value) {
     return PyFloat_Check(value) ? PyFloat_AS_DOUBLE(value) : PyFloat_AsDouble(value);
+}
+
+static PyObject *pair_of(PyObject *first, PyObject *second) { /* takes both references */
+    PyObject *pair = first && second ? PyTuple_New(2) : NULL;
+    if (pair) {
+        PyTuple_SET_ITEM(pair, 0, first);
+        PyTuple_SET_ITEM(pair, 1, second);
+    } else {
+        Py_XDECREF(first);
+        Py_XDECREF(second);
+    }
+    return pair;
 }
 
 static int get_double(PyObject *of, PyObject *name, double *found) {
@@ -118,7 +130,7 @@ static Py_ssize_t bisect(PyObject *list, double value, Py_ssize_t low, Py_ssize_
     return low;
 }
 
-/* --- the heap of (step, request), as heapq keeps it ----------------------------------------------------------------- */
+/* --- the heap of (step, request), as heapq keeps it --- */
 
 static inline Int part(PyObject *pair, int at) { return PyLong_AsLongLong(PyTuple_GET_ITEM(pair, at)); }
 
@@ -162,7 +174,7 @@ static PyObject *heap_pop(PyObject *heap) { /* gives a reference */
     return found;
 }
 
-/* --- what grows --------------------------------------------------------------------------------------------------- */
+/* --- what grows --- */
 
 typedef struct {
     Int request;
@@ -213,7 +225,7 @@ static int add_gap(Gaps *to, double gap, double weight) {
     return 0;
 }
 
-/* --- a replica ------------------------------------------------------------------------------------------------------ */
+/* --- a replica --- */
 
 typedef struct {
     double layers, launch[2];
@@ -239,8 +251,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *replica, *scheduler, *rules, *records, *admitted, *decodes, *clients, *queue, *progress;
     PyObject *inbox, *waiting, *running;
-    PyObject *cache; /* of blocks, or None */
-    PyObject *known_fixed;
+    PyObject *idle, *again, *known_fixed; /* runs of blocks that nobody uses (NULL: no cache of blocks); sent back */
     Prices *prices;
     double capacity, latency, front_request, front_token;
     Int page, slots, budget;
@@ -387,7 +398,7 @@ static PyObject *unseen_of(Plain *r) {
     PyObject *unseen = PyList_New(count);
     for (i = 0; unseen && i < count; i++) {
         Seen one = i < r->others.count ? r->others.at[i] : r->fresh.at[i - r->others.count];
-        PyObject *pair = Py_BuildValue("(LO)", one.request, tokens_of[one.token]);
+        PyObject *pair = pair_of(PyLong_FromLongLong(one.request), Py_NewRef(tokens_of[one.token]));
         if (!pair) Py_CLEAR(unseen);
         else PyList_SET_ITEM(unseen, i, pair);
     }
@@ -427,7 +438,7 @@ static int store(Plain *r) {
     return keep_gaps(r);
 }
 
-/* --- prices: step_times.py ------------------------------------------------------------------------------------------- */
+/* --- prices: step_times.py --- */
 
 static void find_line(Plain *r, double context) {
     if (r->low <= context && context < r->high) return;
@@ -616,7 +627,7 @@ static int price(Plain *r, Chunk *chunk, double *duration) { /* with_prompts */
     return 0;
 }
 
-/* --- queues ----------------------------------------------------------------------------------------------------------- */
+/* --- queues --- */
 
 static double head_time(PyObject *inbox) { /* of one that is not empty */
     PyObject *entry = PySequence_GetItem(inbox, 0);
@@ -765,7 +776,7 @@ static int plan(Plain *r, Chunk *chunk) {
     return 0;
 }
 
-/* --- steps ------------------------------------------------------------------------------------------------------------ */
+/* --- steps --- */
 
 static inline Int crossing(Plain *r, Int later) {
     return PyLong_AsLongLong(item(r->phases, (Py_ssize_t)modulo(-(r->steps + later), r->page)));
@@ -881,7 +892,7 @@ static int decode_run(Plain *r, double until, double *shown) {
     return 0;
 }
 
-/* --- what was made ------------------------------------------------------------------------------------------------------ */
+/* --- what was made --- */
 
 static int add_phase(Plain *r, Int at, Int change) {
     Py_ssize_t place = (Py_ssize_t)modulo(at, r->page);
@@ -889,14 +900,7 @@ static int add_phase(Plain *r, Int at, Int change) {
     return value ? PyList_SetItem(r->phases, place, value) : -1;
 }
 
-static int idle_blocks(Plain *r) { /* whether the cache of blocks has some that nobody uses */
-    if (r->cache == Py_None) return 0;
-    PyObject *idle = PyObject_GetAttr(r->cache, NAME(idle));
-    if (!idle) return -1;
-    int some = PyObject_IsTrue(idle);
-    Py_DECREF(idle);
-    return some;
-}
+static int idle_blocks(Plain *r) { return r->idle && PyDict_GET_SIZE(r->idle) > 0; }
 
 static int finish_generally(Plain *r) { /* Scheduler.finish_decodes */
     PyObject *unseen, *done;
@@ -942,12 +946,7 @@ done:
 }
 
 static int finish_decodes(Plain *r) {
-    PyObject *again = PyObject_GetAttr(r->progress, NAME(to_compute));
-    if (!again) return -1;
-    int general = PyDict_GET_SIZE(again) > 0;
-    Py_DECREF(again);
-    if (!general) general = idle_blocks(r);
-    if (general < 0 || (general && finish_generally(r))) return -1;
+    if ((PyDict_GET_SIZE(r->again) || idle_blocks(r)) && finish_generally(r)) return -1;
     while (PyList_GET_SIZE(r->ends) && part(item(r->ends, 0), 0) <= r->steps)
         if (finish_one(r)) return -1;
     return 0;
@@ -955,10 +954,10 @@ static int finish_decodes(Plain *r) {
 
 static int release(Plain *r, Int request, Int tokens) { /* Admitted.release */
     PyObject *key = PyLong_FromLongLong(request);
-    int failed = -1, idle = idle_blocks(r);
+    int failed = -1;
     double fixed = 0.0;
-    if (!key || idle < 0) goto done;
-    if (!idle) {
+    if (!key) goto done;
+    if (!idle_blocks(r)) {
         if (r->windows && fixed_part(r, r->prompt[request] + r->output[request], &fixed)) goto done;
         r->used -= (double)blocks_of(tokens, r->page) + fixed;
         failed = PyDict_DelItem(r->running, key);
@@ -975,6 +974,17 @@ done:
     return failed;
 }
 
+static PyObject *decoding_of(Int steps, Int tokens, Int left) {
+    PyObject *decoding = PyTuple_New(3);
+    Int values[3] = {steps, tokens, left};
+    for (int i = 0; decoding && i < 3; i++) {
+        PyObject *value = PyLong_FromLongLong(values[i]);
+        if (!value) Py_CLEAR(decoding);
+        else PyTuple_SET_ITEM(decoding, i, value);
+    }
+    return decoding;
+}
+
 static int finish_prompts(Plain *r) {
     for (Py_ssize_t i = 0; i < r->completed.count; i++) {
         Int request = r->completed.at[i].request, tokens = r->prompt[request], remains = r->output[request] - 1;
@@ -986,12 +996,10 @@ static int finish_prompts(Plain *r) {
         r->size++;
         r->context += (double)tokens;
         if (add_phase(r, tokens - r->steps, 1)) return -1;
-        PyObject *key = PyLong_FromLongLong(request), *decoding = Py_BuildValue("(LLL)", r->steps, tokens, remains);
-        PyObject *last = PyLong_FromLongLong(r->steps + remains);
-        PyObject *end = key && last ? PyTuple_Pack(2, last, key) : NULL;
-        int failed = !end || !decoding || PyDict_SetItem(r->entered, key, decoding) || heap_push(r->ends, end);
-        Py_XDECREF(key);
-        Py_XDECREF(last);
+        PyObject *decoding = decoding_of(r->steps, tokens, remains);
+        PyObject *end = pair_of(PyLong_FromLongLong(r->steps + remains), PyLong_FromLongLong(request));
+        int failed = !end || !decoding || PyDict_SetItem(r->entered, PyTuple_GET_ITEM(end, 1), decoding) ||
+                     heap_push(r->ends, end);
         Py_XDECREF(end);
         Py_XDECREF(decoding);
         if (failed) return -1;
@@ -1103,7 +1111,7 @@ static int events(Plain *r, double until, int planned) {
         if (PyList_GET_SIZE(r->ends) && part(item(r->ends, 0), 0) <= r->steps && finish_decodes(r)) return -1;
         if (finish_prompts(r)) return -1;
         if (!r->late) r->early = 0;
-        if (r->late ? show(r, &r->fresh_seen, &r->others_seen, shown) : show(r, &r->fresh, &r->others, shown)) return -1;
+        if (show(r, r->late ? &r->fresh_seen : &r->fresh, r->late ? &r->others_seen : &r->others, shown)) return -1;
         if (PyErr_Occurred()) return -1; /* of a number that was none */
     }
     return QUIET;
@@ -1142,7 +1150,7 @@ static double earliest(Plain *r) { /* Replica.earliest */
     return bound;
 }
 
-/* --- the tables of a StepTimes ------------------------------------------------------------------------------------------ */
+/* --- the tables of a StepTimes --- */
 
 static int first_of(PyObject *of, PyObject *name, double *found) {
     PyObject *list = PyObject_GetAttr(of, name);
@@ -1276,11 +1284,11 @@ static int prices_of(Plain *r) { /* those that the times have, or new ones, whic
     return failed ? -1 : 0;
 }
 
-/* --- the object that a replica has ------------------------------------------------------------------------------------ */
+/* --- the object that a replica has --- */
 
 #define OBJECTS(X) \
     X(replica) X(scheduler) X(rules) X(records) X(admitted) X(decodes) X(clients) X(queue) X(progress) X(inbox) \
-    X(waiting) X(running) X(cache) X(known_fixed) X(prices) X(meter) X(waited) X(ends) \
+    X(waiting) X(running) X(idle) X(again) X(known_fixed) X(prices) X(meter) X(waited) X(ends) \
     X(phases) X(entered) X(notify) X(goes_on) X(cluster) X(counted_notify) X(columns[0]) X(columns[1]) X(columns[2]) \
     X(columns[3]) X(columns[4]) X(columns[5])
 
@@ -1324,9 +1332,13 @@ static int plain_init(Plain *r, PyObject *args, PyObject *kwargs) {
         kept(&r->waiting, replica, NAME(waiting)) || kept(&r->records, r->scheduler, NAME(records)) ||
         kept(&r->admitted, r->scheduler, NAME(admitted)) || kept(&r->decodes, r->scheduler, NAME(decodes)) ||
         kept(&r->clients, r->scheduler, NAME(clients)) || kept(&r->queue, r->scheduler, NAME(queue)) ||
-        kept(&r->progress, r->scheduler, NAME(progress)) || kept(&r->cache, r->admitted, NAME(cache)) ||
+        kept(&r->progress, r->scheduler, NAME(progress)) || kept(&r->again, r->progress, NAME(to_compute)) ||
         kept(&r->known_fixed, r->rules, NAME(known)) || prices_of(r))
         return -1;
+    PyObject *cache = PyObject_GetAttr(r->admitted, NAME(cache));
+    int failed = !cache || (cache != Py_None && kept(&r->idle, cache, NAME(idle)));
+    Py_XDECREF(cache);
+    if (failed) return -1;
     if (get_double(r->rules, NAME(capacity), &r->capacity) || get_int(r->rules, NAME(page), &r->page) ||
         get_int(r->rules, NAME(slots), &r->slots) || get_int(r->rules, NAME(budget), &r->budget) ||
         get_true(r->rules, NAME(windows), &r->windows) || get_true(r->rules, NAME(in_flight), &r->in_flight) ||
@@ -1362,7 +1374,7 @@ static int pass_front_end(Plain *r, Int request, double time, double *free_at, d
     if (*free_at > time) *waited += *free_at - time;
     else *free_at = time;
     *free_at += r->front_request + r->front_token * (double)r->prompt[request];
-    PyObject *entry = Py_BuildValue("(dL)", *free_at + r->latency, request);
+    PyObject *entry = pair_of(PyFloat_FromDouble(*free_at + r->latency), PyLong_FromLongLong(request));
     PyObject *done = entry ? PyObject_CallMethodOneArg(r->inbox, NAME(append), entry) : NULL;
     Py_XDECREF(entry);
     Py_XDECREF(done);
@@ -1416,7 +1428,7 @@ static PyType_Slot plain_slots[] = {{Py_tp_traverse, plain_traverse}, {Py_tp_cle
 static PyType_Spec plain_spec = {"inferplan.serving.plain_native.Plain", sizeof(Plain), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, plain_slots};
 
-/* --- replicas behind a router that looks for the least loaded ------------------------------------------------------------ */
+/* --- replicas behind a router that looks for the least loaded --- */
 
 typedef struct {
     double time;
@@ -1615,7 +1627,7 @@ static PyObject *serve(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* --- the module ----------------------------------------------------------------------------------------------------------- */
+/* --- the module --- */
 
 static PyObject *found_in(const char *module, const char *name) {
     PyObject *from = PyImport_ImportModule(module);
@@ -1662,7 +1674,7 @@ static int fill_names(void) {
 }
 
 static PyMethodDef functions[] = {
-    {"serve", serve, METH_VARARGS, "Run a fleet: its cluster, replicas, requests, their times, marks, who handles those."},
+    {"serve", serve, METH_VARARGS, "Run replicas behind a router that looks for the least loaded."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "plain_native", NULL, -1, functions, NULL, NULL, NULL,
