@@ -1267,17 +1267,20 @@ static int fill_prices(Prices *of, PyObject *times) {
         first_of(times, NAME(floors), &of->floor) || first_of(times, NAME(graph_floors), &of->graph_floor))
         return -1;
     of->alike = share == 1.0;
-    return PyObject_SetAttr(times, NAME(native), (PyObject *)of);
+    return 0;
 }
 
 static int prices_of(Plain *r) { /* those that the times have, or new ones, which they keep */
     PyObject *times = PyObject_GetAttr(r->replica, NAME(tables));
-    PyObject *found = times ? PyObject_GetAttr(times, NAME(native)) : NULL;
-    int failed = !found;
-    if (found && !Py_IS_TYPE(found, prices_type)) {
-        Py_SETREF(found, prices_type->tp_alloc(prices_type, 0));
-        failed = !found || fill_prices((Prices *)found, times);
+    PyObject *known = times ? PyObject_GetAttr(times, NAME(native)) : NULL, *found = NULL;
+    int failed = !known;
+    if (known && PyList_GET_SIZE(known) && Py_IS_TYPE(item(known, 0), prices_type)) {
+        found = Py_NewRef(item(known, 0));
+    } else if (known) {
+        found = prices_type->tp_alloc(prices_type, 0);
+        failed = !found || fill_prices((Prices *)found, times) || PyList_Insert(known, 0, found);
     }
+    Py_XDECREF(known);
     Py_XDECREF(times);
     if (failed) Py_CLEAR(found);
     r->prices = (Prices *)found;
