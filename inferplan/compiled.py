@@ -1,9 +1,10 @@
 """The event loop in machine code: what mypyc makes of modules of :mod:`inferplan.serving`, where somebody asked for it.
 
-The rules are written once, in Python; ``inferplan compile`` has the same files compiled, and results are the same to
-the last bit (``tests/serving/test_compiled.py``). What it makes lies in ``inferplan/machine_code``, a folder for each
-kind of Python, beside a record of the sources that it was made from. Where those are not the sources that are there,
-or it cannot be loaded, or there is nothing, Python runs the sources.
+The rules are written in Python; ``inferplan compile`` has the same files compiled, and beside them the loop of plain
+replicas, which is written a second time in C. Results are the same to the last bit (``tests/serving/test_compiled.py``,
+``tests/serving/test_plain_native.py``). What it makes lies in ``inferplan/machine_code``, a folder for each kind of
+Python, beside a record of the sources that it was made from. Where those are not the sources that are there, or it
+cannot be loaded, or there is nothing, Python runs the sources.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ MODULES = (
     *("senders", "session_senders", "step_price", "step_times", "time_shared", "waiting"),
 )
 """Of :mod:`inferplan.serving`: what runs at every event, and all that inherits from it or that it inherits from."""
+NATIVE = "plain_native"
+"""The module that is written in C; there is none where nothing is compiled."""
 OFF = "INFERPLAN_COMPILED"
 """Environment variable: ``0`` has Python run the sources."""
 _PACKAGE = os.path.dirname(__file__)
@@ -34,7 +37,7 @@ RECORD = "made_from"
 """A file beside it: a digest, what compiled it, and the files of the package that the digest is of, a line each; after
 an empty line the files that were made, with their bytes.
 """
-_MADE = tuple(f"{module}{_SUFFIX}" for module in (*MODULES, f"{_LIBRARY}__mypyc"))
+_MADE = tuple(f"{module}{_SUFFIX}" for module in (*MODULES, NATIVE, f"{_LIBRARY}__mypyc"))
 """The files that are made."""
 _MYPY = """[mypy]
 follow_imports = skip
@@ -50,12 +53,12 @@ follow_imports_for_stubs = True
 
 def source(module: str) -> str:
     """The file of a module of :mod:`inferplan.serving`."""
-    return os.path.join(_PACKAGE, "serving", f"{module}.py")
+    return os.path.join(_PACKAGE, "serving", f"{module}{'.c' if module == NATIVE else '.py'}")
 
 
 def sources() -> list[str]:
     """The files of the package that what is compiled depends on: :data:`MODULES`, all that they import, whose types
-    they are compiled against, and this one.
+    they are compiled against, this one, and :data:`NATIVE`.
     """
     found: set[str] = set()
     coming = {f"serving/{module}.py" for module in MODULES} | {"compiled.py"}
@@ -63,7 +66,7 @@ def sources() -> list[str]:
         name = coming.pop()
         found.add(name)
         coming |= set(_imported(name)) - found
-    return sorted(found)
+    return sorted({*found, f"serving/{NATIVE}.c"})
 
 
 def _imported(name: str) -> Iterator[str]:
@@ -159,10 +162,10 @@ def _made(module: str) -> str:
 
 
 class CompiledFinder:
-    """Finds :data:`MODULES` among what was compiled, where that was made from the sources that are there."""
+    """Finds :data:`MODULES` and :data:`NATIVE` among what was compiled from the sources that are there."""
 
     def __init__(self) -> None:
-        self.names = {f"{_SERVING}.{module}": module for module in MODULES}
+        self.names = {f"{_SERVING}.{module}": module for module in (*MODULES, NATIVE)}
         self.current: bool | None = None
         """Once somebody has asked."""
 
@@ -268,7 +271,7 @@ def _build(work: str) -> None:
     """
     from mypy.version import __version__ as release
     from mypyc.build import mypycify
-    from setuptools import setup
+    from setuptools import Extension, setup
 
     os.chdir(work)  # no project's own settings
     with open("mypy.ini", "w", encoding="utf-8") as file:
@@ -278,6 +281,7 @@ def _build(work: str) -> None:
     modules = [source(module) for module in MODULES]
     options = ["--config-file=mypy.ini", f"--cache-dir={os.devnull}"]
     extensions = mypycify([*options, *modules], opt_level="2", debug_level="0", target_dir="c", group_name=_LIBRARY)
+    extensions.append(Extension(NATIVE, [source(NATIVE)]))
     if sys.platform != "win32":
         for extension in extensions:  # as Python rounds: a product is rounded before it is added to
             extension.extra_compile_args.append("-ffp-contract=off")

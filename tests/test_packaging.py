@@ -158,7 +158,7 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
         assert "inferplan = inferplan.cli:main" in archive.read(entry_points).decode()
     tops = {name.split("/")[0] for name in files if ".dist-info/" not in name}
     assert tops == {"inferplan", "calibrate"}
-    assert "inferplan/reports/page.html.j2" in files
+    assert {"inferplan/reports/page.html.j2", "inferplan/serving/plain_native.c"} <= set(files)
     static = ROOT / "inferplan/web/static"
     assert {path.relative_to(ROOT).as_posix() for path in static.rglob("*") if path.is_file()} <= set(files)
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "calibrate").rglob("*") if path.suffix == ".py"}

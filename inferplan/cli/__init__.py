@@ -71,7 +71,7 @@ QUESTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "mcp": ("mcp", "The same answers as tools of an assistant, over MCP."),
         "settings": ("defaults", "The defaults in force here, and where each comes from."),
         "completion": ("defaults", "The script that completes commands and names in a shell."),
-        "compile": ("compile", "The simulator as machine code: twice as fast, same results."),
+        "compile": ("compile", "The simulator as machine code: much faster, same results."),
     },
 }
 """The commands by the question that they answer: the name, its module in this package and its one-line help, which is

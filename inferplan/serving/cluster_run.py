@@ -6,19 +6,24 @@ import contextlib
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from inferplan.compiled import state
 from inferplan.errors import UsageError
-from inferplan.serving.clock import Event
+from inferplan.serving.admission import Rules
+from inferplan.serving.clock import Engine, Event
 from inferplan.serving.cluster import AHEAD, ANSWERED, BEGIN, CACHED, END, PAUSE, SENT, THOUGHT, Cluster
 from inferplan.serving.fleet import Fleet
-from inferplan.serving.records import CANCELLED, Excerpt, Meter, Metering
+from inferplan.serving.plain_replica import PlainReplica
+from inferplan.serving.records import CANCELLED, Excerpt, Meter, Metering, Records
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.senders import Senders
+
+if TYPE_CHECKING:
+    from inferplan.serving.plain_native import Plain
 
 _ASIDE = 1 << 14
 """Requests that are sent until what became of those before need not be at hand."""
@@ -33,6 +38,17 @@ class Incoming(NamedTuple):
     times: npt.NDArray[np.float64]
     computed: bool = False
     """The pool only decodes: it is the cache of a request that comes."""
+
+
+def _some_refused(rules: Rules, records: Records, requests: npt.NDArray[np.int64]) -> bool:
+    """Whether some of these may be too long to run at all."""
+    prompt, output = (np.asarray(of)[requests] for of in (records.prompt, records.output))
+    return bool(rules.refusal(int(np.max(prompt)), int(np.max(prompt + output))))
+
+
+def _native(engine: Engine) -> Plain | None:
+    """What runs an engine in C, where it is plain and that is compiled."""
+    return engine.native if isinstance(engine, PlainReplica) else None
 
 
 class _PausedError(Exception):
@@ -189,14 +205,20 @@ class Ahead:
 
     def _send_to(self, index: int, turns: npt.NDArray[np.int64], what: Incoming) -> None:
         """One engine is sent requests, in order of time. turns: to which scheduler of the pool each goes."""
-        cluster, records = self.cluster, self.cluster.records
+        cluster = self.cluster
         router = cluster.back if what.computed else cluster.front
         rules = router.pool[turns[0]].rules
-        if not cluster.back.pool and np.all(turns == turns[0]):
-            prompt, output = (np.asarray(of)[what.requests] for of in (records.prompt, records.output))
-            if not rules.refusal(int(np.max(prompt)), int(np.max(prompt + output))):  # none is refused
+        if (
+            not cluster.back.pool
+            and np.all(turns == turns[0])
+            and not _some_refused(rules, cluster.records, what.requests)
+        ):
+            native = _native(cluster.engines[index])
+            if native is not None:
+                native.submit_all(what.requests, what.times)
+            else:
                 router.pool[turns[0]].queue.submit_all(what.requests.tolist(), what.times.tolist())
-                return
+            return
         for turn, request, time in zip(turns.tolist(), what.requests.tolist(), what.times.tolist()):
             if cluster.back.pool:
                 router.home[request] = turn
@@ -350,8 +372,30 @@ class ClusterRun(Cluster):
             first = set(self.senders.begin(0, len(arrival)))
             starts = [request for request in starts if request in first]
             marks = [(arrival[starts[-1]], -1, END)]  # what comes later only continues
+        elif self._serves_natively(np.arange(len(order)) if isinstance(order, range) else order, marks):
+            return
         self.known = ((arrival[request], request, SENT) for request in starts)
         self._run_together(marks)
+
+    def _serves_natively(self, order: npt.NDArray[np.int64], marks: list[Event]) -> bool:
+        """Plain replicas behind a router that looks for the least loaded run in C, where that is compiled: whether
+        they did."""
+        front, records = self.front, self.records
+        plain = [native for native in map(_native, self.engines) if native is not None]
+        if len(plain) < len(self.engines) or self.processes or self.shares or self.back.pool:
+            return False
+        if not front.loads_alone or _some_refused(front.pool[0].rules, records, order):
+            return False
+        from inferplan.serving.plain_native import serve
+
+        clients = [scheduler.clients for scheduler in front.pool]
+        for one, replica in zip(clients, plain):
+            one.notify = replica.left
+        times = np.array(records.arrival)[order]
+        serve(self, plain, np.ascontiguousarray(order, np.int64), times, sorted(marks), self._marks)
+        for one in clients:
+            one.notify = self.notify
+        return True
 
     def _phase(self, start: int, stop: int) -> None:
         """Users of a closed loop send requests ``start`` to ``stop`` until all is quiet."""

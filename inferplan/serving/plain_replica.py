@@ -22,6 +22,15 @@ from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_times import StepTimes
 from inferplan.work.step import WIDE
 
+NATIVE: type[Plain] | None = None
+"""The loop below in C, where that is compiled."""
+try:
+    from inferplan.serving.plain_native import Plain
+
+    NATIVE = Plain
+except ImportError:
+    pass
+
 _QUIET: Final = 0
 _PROMPTS: Final = 1
 _DECODES: Final = 2
@@ -44,26 +53,34 @@ class PlainReplica(Replica):
     def __init__(self, times: StepTimes, scheduler: Scheduler) -> None:
         super().__init__(times, scheduler)
         self.tables = times
+        self.native = None if NATIVE is None else NATIVE(self)
 
     def advance(self, until: float) -> None:
         self.pause = planned = False
+        if self.native is not None and self.clients.held is None:
+            self.native.advance(until)
+            return
         while not self.pause:
             if self.clients.held is not None:  # others slow its steps
                 if not self.step(until):
                     return
                 continue
             left = _events(self, until, planned)
-            planned = False
             if left == _QUIET:
                 return
-            if left == _PROMPTS:
-                planned = not self._prompt_step()
-            elif left == _DECODES:
-                planned = not self._decode_or_preempt(until)
-            elif self.clients.unseen:
-                self._show_last()
-            elif self.waiting and not self.scheduler.admitted.running:
-                self.clients.refuse_first(self.clock)
+            planned = self.rest(left, until)
+
+    def rest(self, left: int, until: float) -> bool:
+        """What :func:`_events` has left to do; whether the step that comes next is known to hold no prompt."""
+        if left == _PROMPTS:
+            return not self._prompt_step()
+        if left == _DECODES:
+            return not self._decode_or_preempt(until)
+        if self.clients.unseen:
+            self._show_last()
+        elif self.waiting and not self.scheduler.admitted.running:
+            self.clients.refuse_first(self.clock)
+        return False
 
 
 def _events(replica: PlainReplica, until: float, planned: bool) -> int:

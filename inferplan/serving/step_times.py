@@ -351,6 +351,8 @@ class StepTimes(StepPrice):
     """From which context to which the last one asked for is on which line."""
     undrafted: StepTimes | None = field(default=None, repr=False)
     """The same without drafts, once somebody asks."""
+    native: list[object] = field(default_factory=list, init=False, repr=False)
+    """The tables as :mod:`inferplan.serving.plain_native` reads them, first, once it has."""
 
     @property
     def verification(self) -> StepTimes:

@@ -31,6 +31,7 @@ _CASES = {
     "ranks": "20,000 requests, DeepSeek-V2-Lite on eight ranks that share experts (at least 15,000 requests/s)",
     "many": "100,000 requests on one replica, Llama-3.1-70B on 4 x H100 (at most 300 MB)",
     "million": "1,000,000 requests on 20 replicas, round robin (at most 12 s)",
+    "million-on-one": "1,000,000 requests on one replica, as 100,000 (compiled, at most 1.5 s of simulation)",
 }
 
 
@@ -73,6 +74,7 @@ def _run(name: str) -> Callable[[], Any]:
         "ranks": lambda: of("deepseek-v2-lite", poisson(80.0, 20_000, uniform), dp=8, ep=8),
         "many": lambda: of(large, poisson(5.0, 100_000, uniform), tp=4),
         "million": lambda: of(small, poisson(200.0, 1_000_000), replicas=20),
+        "million-on-one": lambda: of(large, poisson(5.0, 1_000_000, uniform), tp=4),
     }
     return cases[name]()
 
@@ -91,7 +93,8 @@ def _case(name: str, trace: Path) -> dict[str, float]:
         return {"requests": json.loads(page.getvalue())["requests"]["arrived"]}
     run = _run(name)
     seconds = []
-    for _ in range(1 if name in ("many", "million", "closed") else 2):  # the second reading has warm tables
+    once = name in ("many", "million", "million-on-one", "closed")
+    for _ in range(1 if once else 2):  # the second reading has warm tables
         start = time.process_time()
         result = run()
         seconds.append(time.process_time() - start)
@@ -125,7 +128,7 @@ def main() -> None:
     shared = Path(os.environ.get("INFERPLAN_SHARED") or Path(__file__).parents[3] / "shared")
     trace = Path(sys.argv[1]) if len(sys.argv) > 1 else shared / TRACE
     for name, what in _CASES.items():
-        readings = [measure(name, trace) for _ in range(1 if name == "million" else _READINGS)]
+        readings = [measure(name, trace) for _ in range(1 if name.startswith("million") else _READINGS)]
         best = {key: min(reading[key] for reading in readings) for key in readings[0]}
         rate = f"{best['requests'] / best['seconds']:,.0f} requests/s, " if "seconds" in best else ""
         print(f"{name}: {what}: {rate}{best['cpu']:.2f} s CPU, {best['mb']:.0f} MB", flush=True)

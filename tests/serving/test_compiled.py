@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,10 @@ import pytest
 from inferplan import compiled
 from inferplan.errors import UsageError
 from tests.cases import for_each
+from tests.serving.native_build import c_compiler
 
 ROOT = Path(__file__).parents[2]
+MADE = (*compiled.MODULES, compiled.NATIVE, "inferplan_event_loop__mypyc")
 
 
 def _call(at: Path, *words: str, use: bool = True) -> str:
@@ -52,10 +52,7 @@ def place(tmp_path: Path) -> Path:
     """A copy of the package, its event loop compiled; skips where that cannot be done."""
     pytest.importorskip("mypy")
     pytest.importorskip("setuptools")
-    compiler = shlex.split(sysconfig.get_config_var("CC") or "")
-    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
-    if not compiler or shutil.which(compiler[0]) is None or not headers.exists():
-        pytest.skip("no C compiler, or no headers of this Python")
+    c_compiler()
     _copied(tmp_path)
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     _call(tmp_path, "-m", "inferplan", "compile")
@@ -107,7 +104,17 @@ def test_what_is_compiled_is_used_for_the_sources_it_was_made_from(
     assert compiled.CompiledFinder().find_spec("inferplan.serving.steady") is None
 
 
-@for_each("edited", ["compiled.py", "traffic/requests.py", "estimate/roofline.py", "work/ops.py", "work/parallel.py"])
+@for_each(
+    "edited",
+    [
+        "compiled.py",
+        "serving/plain_native.c",
+        "traffic/requests.py",
+        "estimate/roofline.py",
+        "work/ops.py",
+        "work/parallel.py",
+    ],
+)
 def test_it_is_of_other_sources_once_what_it_was_compiled_against_is_edited(
     edited: str, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +143,7 @@ def test_files_that_cannot_be_used_leave_the_sources_in_use(files: list[str], tm
     """No files with the right record, a library that is none, a record that is no text."""
     made = _copied(tmp_path)
     text = b"no library"
-    names = [f"{module}{EXTENSION_SUFFIXES[0]}" for module in (*compiled.MODULES, "inferplan_event_loop__mypyc")]
+    names = [f"{module}{EXTENSION_SUFFIXES[0]}" for module in MADE]
     head = compiled.record("mypy 2.4.0", files).encode()
     right = head + b"\n\n" + "\n".join(f"{name} {len(text)}" for name in names).encode()
     probe = (
@@ -164,7 +171,7 @@ def test_a_library_that_is_cut_off_is_not_loaded(
     monkeypatch.setattr(compiled, "FOLDER", str(tmp_path))
     monkeypatch.setattr(compiled, "_load_library", lambda: loaded.append(True))
     monkeypatch.delenv(compiled.OFF, raising=False)
-    names = [f"{module}{EXTENSION_SUFFIXES[0]}" for module in (*compiled.MODULES, "inferplan_event_loop__mypyc")]
+    names = [f"{module}{EXTENSION_SUFFIXES[0]}" for module in MADE]
     for name in names:
         (tmp_path / name).write_bytes(b"1234")
     made = "\n".join(f"{name} 4" for name in names)
@@ -190,7 +197,7 @@ class _Child:
         work = Path(command[-1])
         (work / compiled.RECORD).write_text(self.made_from, encoding="ascii")
         (work / "made").mkdir()
-        for module in (*compiled.MODULES, "inferplan_event_loop__mypyc"):
+        for module in MADE:
             (work / "made" / f"{module}{EXTENSION_SUFFIXES[0]}").touch()
         return subprocess.CompletedProcess(command, 0, "", "")
 
@@ -220,5 +227,5 @@ def test_only_the_package_that_asks_is_compiled(
 
 
 def test_the_list_names_modules_that_are_there() -> None:
-    assert all(Path(compiled.source(module)).is_file() for module in compiled.MODULES)
+    assert all(Path(compiled.source(module)).is_file() for module in (*compiled.MODULES, compiled.NATIVE))
     assert list(compiled.MODULES) == sorted(set(compiled.MODULES))

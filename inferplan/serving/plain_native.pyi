@@ -1,0 +1,35 @@
+"""The loop of plain replicas in C (``plain_native.c``); the module is there where ``inferplan compile`` has made it."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from inferplan.serving.clock import Event
+from inferplan.serving.cluster import Cluster
+from inferplan.serving.plain_replica import PlainReplica
+
+class Plain:
+    """A replica's events. Its queues and all else that the general code reads are the replica's own."""
+
+    def __init__(self, replica: PlainReplica) -> None: ...
+    def advance(self, until: float) -> None:
+        """As :meth:`PlainReplica.advance`."""
+    def submit_all(self, requests: npt.NDArray[np.int64], times: npt.NDArray[np.float64]) -> None:
+        """As :meth:`RequestQueue.submit_all`."""
+    def left(self, request: int, time: float, finished: bool) -> None:
+        """A request has left a replica that :func:`serve` runs."""
+
+def serve(
+    cluster: Cluster,
+    replicas: list[Plain],
+    requests: npt.NDArray[np.int64],
+    times: npt.NDArray[np.float64],
+    marks: list[Event],
+    handler: Callable[[Event], None],
+) -> None:
+    """As :meth:`Clock.run_until_quiet` of replicas behind a router for the least loaded.
+
+    requests, times: what is sent, in order of time. marks: other events,
+    in order; ``handler`` is called with each when all replicas have come so far.
+    """

@@ -1,0 +1,187 @@
+"""The loop of plain replicas in C against that in Python: the same figures to the last bit, whatever the load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferplan.estimate.deployment import Deployment
+from inferplan.serving import plain_replica
+from inferplan.serving.cluster_run import ClusterRun
+from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
+from inferplan.serving.options import Options
+from inferplan.serving.routing import Routing
+from inferplan.serving.simulator import prepare, simulate
+from inferplan.traffic.requests import ClosedLoop, Requests, Traffic, parse_lengths
+from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
+from tests.serving.conftest import deployment
+from tests.serving.native_build import native_module, runs_in
+from tests.serving.test_plain_replica import CASES, figures_of, open_loop
+
+MODELS = ("llama-3.1-8b", "gpt-oss-20b", "granite-4.0-h-small")
+"""A cache that grows with every token, one with windows, one with constant state."""
+FLAGS = (
+    Flags(),
+    Flags(max_num_seqs=4),
+    Flags(max_num_batched_tokens=128),
+    Flags(gpu_memory_utilization=0.3),
+    Flags(gpu_memory_utilization=0.3, prefix_caching=False, max_num_seqs=200),
+    Flags(max_model_len=900),
+)
+ENGINES = [(model, flags) for model in MODELS[:2] for flags in FLAGS] + [(MODELS[2], flags) for flags in FLAGS[:3]]
+FLEETS = (
+    (1, Fleet()),
+    (3, Fleet()),
+    (2, Fleet(routing="least-loaded")),
+    (5, Fleet(routing="least-loaded")),
+    (1, Fleet(prefill=2, decode=2)),
+    (1, Fleet(prefill=1, decode=3, routing="least-loaded")),
+)
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    return native_module(tmp_path_factory.mktemp("native"))
+
+
+def _served(model: str, ideal: bool, late: bool, replicas: int = 1) -> Deployment:
+    served = deployment(model, "h200-sxm", ideal, parallel=Parallelism(replicas=replicas))
+    serving = served.engine.serving.model_copy(update={"seen_late": late})
+    return replace(served, engine=served.engine.model_copy(update={"serving": serving}))
+
+
+def _hold_alike(
+    native: ModuleType, served: Deployment, sent: Traffic | Requests, flags: Flags, options: Options
+) -> None:
+    with runs_in(None):
+        python = figures_of(simulate(served, sent, flags, options))
+    with runs_in(native):
+        assert figures_of(simulate(served, sent, flags, options)) == python
+
+
+class _Load(NamedTuple):
+    """A load that was drawn: requests with times, some at the same moment."""
+
+    gaps: list[float]
+    prompts: list[int]
+    outputs: list[int]
+
+    @property
+    def requests(self) -> Requests:
+        count = len(self.gaps)
+        prompt, output = np.resize(self.prompts, count), np.resize(self.outputs, count)
+        return Requests(prompt=prompt, output=output, arrival=np.cumsum(self.gaps))
+
+
+_GAPS = st.one_of(st.just(0.0), st.floats(0.0, 0.01), st.floats(0.0, 2.0))
+_LOADS = st.builds(
+    _Load,
+    st.lists(_GAPS, min_size=2, max_size=120),
+    st.lists(st.one_of(st.integers(1, 300), st.integers(1, 12_000)), min_size=1, max_size=17),
+    st.lists(st.one_of(st.integers(1, 3), st.integers(1, 900)), min_size=1, max_size=13),
+)
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    load=_LOADS,
+    engine=st.sampled_from(ENGINES),
+    effects=st.tuples(st.booleans(), st.booleans()),
+    replicas=st.sampled_from(FLEETS),
+    trim=st.booleans(),
+)
+def test_random_loads(
+    native: ModuleType,
+    load: _Load,
+    engine: tuple[str, Flags],
+    effects: tuple[bool, bool],
+    replicas: tuple[int, Fleet],
+    trim: bool,
+) -> None:
+    served = _served(engine[0], *effects, replicas[0])
+    _hold_alike(native, served, load.requests, engine[1], Options(fleet=replicas[1], trim=trim))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lengths=st.tuples(st.integers(2, 3000), st.integers(1, 500)),
+    users=st.integers(1, 60),
+    flags=st.sampled_from(FLAGS[:5]),
+    ideal=st.booleans(),
+    late=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_random_users(
+    native: ModuleType, lengths: tuple[int, int], users: int, flags: Flags, ideal: bool, late: bool, seed: int
+) -> None:
+    arrivals = ClosedLoop(concurrency=users)
+    prompt, output = (parse_lengths(f"lognormal:{tokens}:0.8") for tokens in lengths)
+    sent = Traffic(arrivals=arrivals, requests_count=3 * users, prompt=prompt, output=output, seed=seed)
+    _hold_alike(native, _served(MODELS[0], ideal, late), sent, flags, Options())
+
+
+@for_each("name", CASES)
+@for_each("model", MODELS[:2])
+def test_the_cases_of_the_loop_in_python(native: ModuleType, name: str, model: str) -> None:
+    traffic, flags, options = CASES[name]
+    replicas = 3 if options.fleet.routing == "least-loaded" else 1
+    _hold_alike(native, _served(model, False, True, replicas), traffic, flags, options)
+
+
+def test_usual_loads_run_in_c(native: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No event of an ordinary run is left to Python, or the comparisons above would compare nothing."""
+
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(plain_replica, "_events", never)
+    monkeypatch.setattr(plain_replica.PlainReplica, "rest", never)
+    with runs_in(native):
+        for model in MODELS:
+            found = simulate(_served(model, False, True), open_loop(5.0))
+            assert found.counts["finished"] == 600
+        monkeypatch.setattr(ClusterRun, "_run_together", never)
+        options = Options(fleet=Fleet(routing="least-loaded"))
+        found = simulate(_served(MODELS[0], False, True, 3), open_loop(20.0), None, options)
+    assert found.counts["finished"] == 600
+
+
+@for_each("routing", ["round-robin", "least-loaded"])
+def test_who_watches_is_told_and_may_stop_it(native: ModuleType, routing: Routing) -> None:
+    """The number of requests that are done is told every 64 of them; an exception ends the run."""
+    told: list[int] = []
+
+    def stop(done: int) -> None:
+        told.append(done)
+        if done == 256:
+            raise KeyboardInterrupt
+
+    served = _served(MODELS[0], False, True, 2)
+    with runs_in(native):
+        simulate(served, open_loop(20.0), None, Options(fleet=Fleet(routing=routing), progress=told.append))
+        assert told == [*range(64, 600, 64)]
+        told.clear()
+        with pytest.raises(KeyboardInterrupt):
+            simulate(served, open_loop(20.0), None, Options(fleet=Fleet(routing=routing), progress=stop))
+    assert told == [64, 128, 192, 256]
+
+
+def test_a_run_in_parts(native: ModuleType) -> None:
+    """Pauses leave the figures as they are, and what has happened so far is that of Python."""
+    found = []
+    for module in (None, native):
+        with runs_in(module):
+            run = prepare(_served(MODELS[0], False, True, 2), open_loop(30.0))
+            looks = [100, 300, 600]
+            parts = zip(looks, run.cluster.in_parts(0, looks[:2]))
+            seen = [(len(meters), run.so_far(look).ttft.tobytes()) for look, meters in parts]
+            found.append((seen, figures_of(run.result(run.cluster.meters))))
+    assert found[0] == found[1] and len(found[0][0]) == 3
