@@ -26,6 +26,7 @@ typedef long long Int;
     X(phases) X(popleft) X(previous) X(progress) X(prompt) X(prompt_grid) X(prompt_share) X(prompt_steps) \
     X(prompt_tokens) X(queue) X(queued_tokens) X(reactive) X(records) X(release) X(requests) X(rules) X(running) \
     X(scheduler) X(seen_late) X(sent) X(shared) X(short) X(size) X(slots) X(status) X(steps) X(tables) X(to_compute) \
+    X(tokens_timed) \
     X(unseen) X(unsettled) X(used) X(waited) X(waiting) X(wide) X(windows) X(with_prompts)
 
 enum {
@@ -205,9 +206,11 @@ static int add_token(Tokens *to, Int request, int token) {
 typedef struct {
     double *gap, *weight;
     Py_ssize_t count, room;
+    int unread; /* nobody asks when tokens came */
 } Gaps;
 
 static int add_gap(Gaps *to, double gap, double weight) {
+    if (to->unread) return 0;
     if (to->count == to->room) {
         Py_ssize_t room = to->room ? 2 * to->room : 256;
         double *gaps = PyMem_Realloc(to->gap, room * sizeof(double));
@@ -320,6 +323,9 @@ static int look_who_counts(Plain *r) {
 
 static int load(Plain *r) {
     PyObject *cut, *unseen = NULL, *left = NULL, *own = NULL;
+    int timed;
+    if (get_true(r->records, NAME(tokens_timed), &timed)) return -1;
+    r->sink->unread = !timed;
     if (kept(&r->meter, r->scheduler, NAME(meter)) || kept(&r->waited, r->meter, NAME(waited)) ||
         kept(&r->ends, r->decodes, NAME(ends)) || kept(&r->phases, r->decodes, NAME(phases)) ||
         kept(&r->entered, r->decodes, NAME(requests)) || kept(&r->notify, r->clients, NAME(notify)) ||
