@@ -16,7 +16,7 @@ from inferplan.table import Report
 @click.command("compile", cls=Layered)
 @report_options
 def compile_command() -> Report:
-    """Compile the event loop of simulations for this Python: two to thirteen times as fast, with the same results.
+    """Compile the event loop of simulations for this Python: two to sixteen times as fast, with the same results.
 
     It needs a C compiler, the extra "compiled", and a minute or two. If nothing is compiled, or the sources have
     changed since, Python runs the sources. inferplan --version says which is in use; INFERPLAN_COMPILED=0 leaves it

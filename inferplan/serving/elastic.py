@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import count as counted
 from math import inf
 
 import numpy as np
@@ -156,8 +155,13 @@ class ElasticReplicas:
         """The first places at which no replica stands."""
         there = {self._places[index] for index, life in enumerate(self._lives) if life.left == inf}
         there |= {self._places[index] for index in self._draining}
-        free = (place for place in counted() if place not in there)
-        return [next(free) for _ in range(count)]
+        free: list[int] = []
+        place = 0
+        while len(free) < count:  # compiled, a generator is a list at once: one without an end fills the memory
+            if place not in there:
+                free.append(place)
+            place += 1
+        return free
 
     def _order(self, places: Iterable[int], time: float) -> float:
         """Order replicas for some places: gives when they are ready."""
