@@ -121,7 +121,7 @@ def test_a_link_leaves_a_cookie_and_goes_on_without_the_token(web: Web) -> None:
     assert cookie == f"inferplan-{web.port}={token}"
     assert {"Path=/", "HttpOnly", "SameSite=Lax"} == set(rest)
     assert web.get("/api/openapi.json", Authorization="", Cookie=cookie).status == 200
-    for other in ("theme=x", 'theme={"dark": 1}', "naked", 'left="open'):  # of another page of this machine (RFC 6265, 8.5)
+    for other in ("theme=x", 'theme={"dark": 1}', "naked", 'left="open'):  # of a page on another port (RFC 6265, 8.5)
         assert web.get("/", Authorization="", Cookie=f"{other}; {cookie}").status == 200
     assert web.get("/api/openapi.json", Authorization="", Cookie=cookie[:-1]).status == 401
     assert web.get(f"/api/openapi.json?token={token}", Authorization="").status == 401  # a link opens the page alone
