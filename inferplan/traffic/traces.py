@@ -99,12 +99,19 @@ class _Columns:
             self._put_aside()
 
     def _put_aside(self) -> None:
-        """What was read goes on to the files."""
+        """What was read goes on to the files. Raises ``InputFileError`` where the disk has no room for them."""
         columns: list[array[Any]] = [self.times, self.prompt, self.output]
-        self._files = self._files or [unnamed_file() for _ in columns]
-        for file, column in zip(self._files, columns):
-            file.write(column)
-            del column[:]
+        try:
+            self._files = self._files or [unnamed_file() for _ in columns]
+            for file, column in zip(self._files, columns):
+                file.write(column)
+                file.flush()
+                del column[:]
+        except OSError as error:
+            because = f"a long log is kept in files without names: {error.strerror or error}"
+            raise InputFileError(
+                "no room for a log", because=because, hint="TMPDIR=DIR, 24 bytes per request"
+            ) from None
 
     def whole(self) -> list[np.ndarray[tuple[int], np.dtype[Any]]]:
         """Times, prompts and outputs."""
@@ -112,7 +119,10 @@ class _Columns:
         if not self._files:
             return [np.asarray(column) for column in columns]
         self._put_aside()
-        return [np.frombuffer(mapped_file(file), column.typecode) for file, column in zip(self._files, columns)]
+        maps = [mapped_file(file) for file in self._files]
+        for file in self._files:
+            file.close()
+        return [np.frombuffer(one, column.typecode) for one, column in zip(maps, columns)]
 
     def add_numbers(self, lines: list[str], order: Sequence[int]) -> bool:
         """Lines of three plain numbers, unless some are others. order: where time, prompt and output stand."""
