@@ -101,5 +101,6 @@ def spool_for(given: Sequence[npt.NDArray[np.generic] | None]) -> Spool | None:
 
 def _column(values: npt.NDArray[np.generic]) -> memoryview[Any]:
     """The memory of an array, with the codes of ``array``; that of a copy where its numbers have other widths."""
-    code = "d" if values.dtype.kind == "f" else "q"
-    return memoryview(np.ascontiguousarray(values, code)).cast("B").cast(code)
+    floats = values.dtype.kind == "f"
+    whole = memoryview(np.ascontiguousarray(values, np.float64 if floats else np.int64))  # type: ignore[arg-type]
+    return whole.cast("B").cast("d" if floats else "q")

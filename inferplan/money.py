@@ -60,8 +60,8 @@ class EitherAmountError(ValueError):
 def parse_money(text: str, most: float = inf) -> Money:
     """``"20"``, ``"$20"``, ``"3,000 EUR"``, ``"500/day"``, ``"3000 USD per month"``.
 
-    most: what costs more per hour is not meant. Raises ``ValueError`` for other text; :class:`EitherAmountError` where a dot
-    may stand before decimals or before thousands, and both are meant by somebody.
+    most: what costs more per hour is not meant. Raises ``ValueError`` for other text; :class:`EitherAmountError` where
+    a dot may stand before decimals or before thousands, and both are meant by somebody.
     """
     found = _MONEY.match(text)
     names = [] if found is None else [name for name in (found["before"], found["after"]) if name]

@@ -155,8 +155,8 @@ def simulation_behind(result: SimulationResult) -> dict[str, Any]:
 
 
 def parts_of(span: float) -> list[float]:
-    """Where parts of five minutes begin, of more than a day as many as a day has; and the end [s]. None is so short that
-    rounding made it."""
+    """Where parts of five minutes begin, of more than a day as many as a day has; and the end [s]. None is so short
+    that rounding made it."""
     step = max(BIN, span * BIN / DAY)
     return [*(step * part for part in range(max(ceil(span / step - 1e-6), 1))), span]
 
