@@ -188,6 +188,19 @@ def test_what_is_printed_opens_the_page(tmp_path: Path) -> None:
     assert ada.startswith("for ada: http://127.0.0.1:") and ada.endswith(f"/?token={ADA}\n")
 
 
+def test_a_link_for_other_machines_is_not_that_of_any_address(tmp_path: Path) -> None:
+    """0.0.0.0 is this host on this network (RFC 6890): nobody else reaches it by that."""
+    command = [sys.executable, "-m", "inferplan", "web", "--no-browser", "--port", "0", "--host", "0.0.0.0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        first, second = process.stderr.readline(), process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+    assert first.startswith("listening on http://0.0.0.0:")
+    assert second == "from other machines: this machine's own address in the place of 0.0.0.0\n"
+
+
 def test_a_token_and_none(tmp_path: Path) -> None:
     ran = typed("web", "--no-browser", "--token", SECRET, "--no-token", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (2, "error: --token and --no-token\nhint: leave one out\n")
