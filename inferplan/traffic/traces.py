@@ -90,19 +90,26 @@ class _Columns:
     def __init__(self) -> None:
         self.times, self.prompt, self.output = array("d"), array("q"), array("q")
         self._files: list[IO[bytes]] = []
+        self._most: float = _LONG
 
     def add(self, time: float, prompt: int, output: int) -> None:
         self.times.append(time)
         self.prompt.append(prompt)
         self.output.append(output)
-        if len(self.times) >= _LONG:
+        if len(self.times) >= self._most:
             self._put_aside()
 
     def _put_aside(self) -> None:
-        """What was read goes on to the files. Raises ``InputFileError`` where the disk has no room for them."""
+        """What was read goes on to the files, or stays where none can be made, as in a process of the page. Raises
+        ``InputFileError`` where the disk has no room."""
         columns: list[array[Any]] = [self.times, self.prompt, self.output]
+        if not self._files:
+            try:
+                self._files = [unnamed_file() for _ in columns]
+            except OSError:
+                self._most = inf
+                return
         try:
-            self._files = self._files or [unnamed_file() for _ in columns]
             for file, column in zip(self._files, columns):
                 file.write(column)
                 file.flush()
@@ -137,7 +144,7 @@ class _Columns:
         self.times.frombytes(np.ascontiguousarray(time).tobytes())
         self.prompt.frombytes(prompt.astype(np.int64).tobytes())
         self.output.frombytes(output.astype(np.int64).tobytes())
-        if len(self.times) >= _LONG:
+        if len(self.times) >= self._most:
             self._put_aside()
         return True
 
@@ -154,7 +161,7 @@ class _Columns:
         self.times.extend(seconds.tolist())
         self.prompt.extend(map(int, prompt))
         self.output.extend(map(int, output))
-        if len(self.times) >= _LONG:
+        if len(self.times) >= self._most:
             self._put_aside()
         return True
 

@@ -194,3 +194,20 @@ def test_a_disk_without_room_is_not_blamed_on_the_log(tmp_path: Path, monkeypatc
     with pytest.raises(InputFileError) as refused:
         traces.read_trace(path)
     assert refused.value.what == "no room for a log" and "TMPDIR" in refused.value.hint
+
+
+def test_a_long_log_is_read_where_no_file_may_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the processes of the page, which write none."""
+    path = tmp_path / "log.csv"
+    path.write_text("arrival_s,prompt,output\n" + "".join(f"{time},2,3\n" for time in range(20)), encoding="utf-8")
+    monkeypatch.setattr(traces, "_LONG", 8)
+    tried = list[None]()
+
+    def refuse() -> None:
+        tried.append(None)
+        raise PermissionError
+
+    monkeypatch.setattr(traces, "unnamed_file", refuse)
+    arrival = traces.read_trace(path).arrival
+    assert arrival is not None and arrival.tolist() == list(range(20))
+    assert len(tried) == 1
