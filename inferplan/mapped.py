@@ -39,7 +39,7 @@ def mapped(size: int) -> mmap.mmap:
 
 
 def mapped_file(file: IO[bytes]) -> mmap.mmap:
-    """What was written to a file."""
+    """What was written to a file, which may be closed then."""
     file.flush()
     return _map(file, os.fstat(file.fileno()).st_size)
 
@@ -100,6 +100,7 @@ def spool_for(given: Sequence[npt.NDArray[np.generic] | None]) -> Spool | None:
 
 
 def _column(values: npt.NDArray[np.generic]) -> memoryview[Any]:
-    """The memory of an array, with the codes of ``array``."""
-    whole = memoryview(np.ascontiguousarray(values))  # type: ignore[arg-type]
-    return whole.cast("B").cast("d" if values.dtype.kind == "f" else "q")
+    """The memory of an array, with the codes of ``array``; that of a copy where its numbers have other widths."""
+    floats = values.dtype.kind == "f"
+    whole = memoryview(np.ascontiguousarray(values, np.float64 if floats else np.int64))  # type: ignore[arg-type]
+    return whole.cast("B").cast("d" if floats else "q")

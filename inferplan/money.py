@@ -60,8 +60,8 @@ class EitherAmountError(ValueError):
 def parse_money(text: str, most: float = inf) -> Money:
     """``"20"``, ``"$20"``, ``"3,000 EUR"``, ``"500/day"``, ``"3000 USD per month"``.
 
-    most: what costs more is not meant. Raises ``ValueError`` for other text; :class:`EitherAmountError` where a dot
-    may stand before decimals or before thousands, and both are meant by somebody.
+    most: what costs more per hour is not meant. Raises ``ValueError`` for other text; :class:`EitherAmountError` where
+    a dot may stand before decimals or before thousands, and both are meant by somebody.
     """
     found = _MONEY.match(text)
     names = [] if found is None else [name for name in (found["before"], found["after"]) if name]
@@ -70,9 +70,10 @@ def parse_money(text: str, most: float = inf) -> Money:
     if found is None or len(names) > 1 or (currency and currency not in CURRENCIES) or (span and span not in HOURS):
         raise ValueError(f"{text[:40]!r} is not an amount of money")
     number, scale = found["number"], _SCALES[found["scale"]]
-    if _EITHER.fullmatch(number) and float(number) * 1e3 * scale <= most:
+    money = Money(float(number.replace(",", "")) * scale, currency, HOURS[span] if span else None)
+    if _EITHER.fullmatch(number) and 1e3 * money.per_hour <= most:
         raise EitherAmountError(f"{text[:40]!r} may be either")
-    return Money(float(number.replace(",", "")) * scale, currency, HOURS[span] if span else None)
+    return money
 
 
 def require_one_amount(option: str, text: str, error: ValueError) -> None:

@@ -83,7 +83,13 @@ def test_a_price_of_a_gpu_is_money(text: str, price: tuple[float, int | None]) -
     assert offer.per_hour == pytest.approx(price[0]) and offer.gpus == price[1]
 
 
-def test_a_price_in_won_may_be_thousands() -> None:
+@for_each(
+    "text, currency, other",
+    [("3.500", "KRW", "3500"), ("1.500/month", "USD", "1500/month"), ("48.500/day/8", "EUR", "48500/day/8")],
+)
+def test_a_price_may_be_thousands(text: str, currency: str, other: str) -> None:
+    """An hour for 3,500 won is usual; so are 1,500 dollars for the 730 hours of a month, 2.05 an hour, and 48,500 euros
+    for a day of eight, 253 an hour of each."""
     with pytest.raises(UsageError) as refused:
-        parse_stated("h100-sxm=3.500", "KRW")
-    assert "3500" in refused.value.hint
+        parse_stated(f"h100-sxm={text}", currency)
+    assert f"h100-sxm={other}" in refused.value.hint

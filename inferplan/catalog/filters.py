@@ -93,7 +93,8 @@ def with_filters(deployment: Deployment, text: str) -> Deployment:
     penalty = 0.0
     if PENALTIES in asked:
         if rules.penalty_bytes is None:
-            raise _unknown(deployment, "its way with penalties, or their time grows with the answer")
+            what = "its way with penalties, or their time grows with the answer"
+            raise _unknown(deployment, what, "the newest vLLM (--engine vllm), or leave penalties out")
         penalty = rules.penalty_bytes
     chosen = Filters(asked=asked, penalty_bytes=penalty)
     if kept:
@@ -110,7 +111,7 @@ def _kernel(deployment: Deployment, rules: TokenFilters, kept: tuple[str, ...]) 
     if found is None:
         raise _unknown(deployment, f"its kernel on devices of {deployment.hardware.vendor}")
     if "+".join(kept) in rules.untimed:
-        raise _unknown(deployment, f"its kernel for {kept[0]} alone")
+        raise _unknown(deployment, f"its kernel for {kept[0]} alone", "a newer version, or leave --sampling out")
     return found
 
 
@@ -128,9 +129,12 @@ def _blocks(deployment: Deployment) -> int:
     return found
 
 
-def _unknown(deployment: Deployment, what: str) -> UsageError:
+_ELSEWHERE = "--engine vllm on NVIDIA or AMD, --engine sglang on NVIDIA, or leave --sampling out"
+
+
+def _unknown(deployment: Deployment, what: str, hint: str = _ELSEWHERE) -> UsageError:
     return UsageError(
         f"the time of --sampling under {deployment.engine.describe()} on {deployment.hardware.name} is not known",
         because=f"nothing is on file of {what}",
-        hint="--engine vllm on NVIDIA or AMD, --engine sglang on NVIDIA, or leave --sampling out",
+        hint=hint,
     )

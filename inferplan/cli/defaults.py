@@ -31,6 +31,10 @@ _CATALOGUES = {
 }
 
 
+_SECRET = ("token",)
+"""Options whose values ``inferplan settings`` does not print."""
+
+
 class CatalogueName(click.types.StringParamType):
     """A text that completes to names of the catalogue."""
 
@@ -137,7 +141,8 @@ def settings_command() -> Report:
                 raise UsageError(
                     f"{setting.origin}: no option {option!r}", hint=f"did you mean {close[0]}?" if close else ""
                 )
-            rows.append({"command": name or "all", "option": option, "value": setting.value, "origin": setting.origin})
+            value = "(not shown)" if option in _SECRET else setting.value
+            rows.append({"command": name or "all", "option": option, "value": value, "origin": setting.origin})
     table_rows = [[str(value) for value in row.values()] for row in rows]
     shown = Table(title=f"{len(rows)} settings", columns=["command", "option", "value", "from"], rows=table_rows)
     example = "" if rows else "none set: a line such as gpu: h100-sxm in ./inferplan.yaml, or INFERPLAN_GPU=h100-sxm"

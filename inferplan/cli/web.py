@@ -60,6 +60,8 @@ def web_command(
         click.echo(f"listening on {keys.link(at)} (Ctrl-C ends it)", err=True)
         for person in people:
             click.echo(f"for {person}: {keys.link(at, person)}", err=True)
+        if address in ("0.0.0.0", "::"):
+            click.echo(f"from other machines: this machine's own address in the place of {address}", err=True)
         if not no_browser:
             webbrowser.open(keys.link(at))
 

@@ -341,23 +341,7 @@ class Deployment(Shown):
 
     def further(self) -> dict[str, Any]:
         """What else its figures are conditional on beside names, formats and degrees, as JSON holds it."""
-        return {
-            "expert_skew": self.routing.asked,
-            "two_batch_overlap": self.two_batches is not None,
-            **{name: getattr(self.engine.defaults, name) for name in CADENCE},
-            "unfused_attention": self.unfused_attention,
-            **{name: one and one.to_dict() for name, one in (("media", self.media), ("lora", self.lora))},
-            **{name: one and one.to_dict() for name, one in (("offload", self.offload), ("streamed", self.streamed))},
-            "host_s": _host_seconds(self),
-            "power_cap_w": None if self.cap is None else self.cap.watts,
-            "sampling": None if self.filters is None else ",".join(self.filters.asked),
-            "model_counts": self.model.made_from.to_dict(),
-            "model_notes": self.warnings,
-            "rests_on": parts_rest_on(self),
-            "generates": not self.model.encodes,
-            "gpu_memory_utilization": self.engine.defaults.memory_fraction,
-            "block_size": self.engine.defaults.block_size,
-        }
+        return _further(self)
 
     @property
     def division(self) -> str:
@@ -402,6 +386,30 @@ def ridge_terms(deployment: Deployment) -> Term:
     bandwidth = name_term(hardware.memory.bandwidth, "bandwidth", "B/s", ("hardware", "memory", "bandwidth"))
     term: Term = name_term(peak / bandwidth, "ridge", "FLOP/B")
     return term
+
+
+def _further(deployment: Deployment) -> dict[str, Any]:
+    """See :meth:`Deployment.further`."""
+    return {
+        "expert_skew": deployment.routing.asked,
+        "two_batch_overlap": deployment.two_batches is not None,
+        **{name: getattr(deployment.engine.defaults, name) for name in CADENCE},
+        "unfused_attention": deployment.unfused_attention,
+        **{name: one and one.to_dict() for name, one in (("media", deployment.media), ("lora", deployment.lora))},
+        **{
+            name: one and one.to_dict()
+            for name, one in (("offload", deployment.offload), ("streamed", deployment.streamed))
+        },
+        "host_s": _host_seconds(deployment),
+        "power_cap_w": None if deployment.cap is None else deployment.cap.watts,
+        "sampling": None if deployment.filters is None else ",".join(deployment.filters.asked),
+        "model_counts": deployment.model.made_from.to_dict(),
+        "model_notes": deployment.warnings,
+        "rests_on": parts_rest_on(deployment),
+        "generates": not deployment.model.encodes,
+        "gpu_memory_utilization": deployment.engine.defaults.memory_fraction,
+        "block_size": deployment.engine.defaults.block_size,
+    }
 
 
 def _host_seconds(deployment: Deployment) -> dict[str, float] | None:

@@ -187,7 +187,7 @@ class DayAsked:
         if expected > MOST_REQUESTS:
             raise UsageError(
                 f"about {expected:,.0f} requests are more than a run can hold",
-                because=f"each request is kept in memory; at most {MOST_REQUESTS:,} are the most",
+                because=f"each request is simulated by itself, of {MOST_REQUESTS:,} at most",
                 hint="a shorter --duration, or a lower --peak with as many times fewer replicas",
             )
 

@@ -42,7 +42,7 @@ class Carried(NamedTuple):
     confidence: float
     amount: float
     others: tuple[Runner, ...] = ()
-    """The most of each GPU, the best one's too, the most first."""
+    """The most of each GPU, the best one's too, the most first; without those on which simulation finds no load."""
 
 
 def most_carried(question: Question, searched: SearchResult) -> Carried | None:
@@ -72,7 +72,7 @@ def _carried(options: list[PlanOption], question: Question) -> Carried | None:
         seen[_gpu(option)] = max(own, seen.get(_gpu(option), own), key=lambda one: one.amount)
     for amount, option in sized:
         seen.setdefault(_gpu(option), Runner(option, amount * of_best, of_best))
-    others = sorted(seen.values(), key=lambda one: -one.amount)
+    others = sorted((one for one in seen.values() if one.amount), key=lambda one: -one.amount)
     return best._replace(others=tuple(others)) if best.amount else None
 
 

@@ -117,7 +117,7 @@ def _lose(option: PlanOption, question: Question, what: tuple[int, float], seed:
     if count > MOST_REQUESTS:
         raise UsageError(
             f"about {count:,} requests come in one restart, more than a run can hold",
-            because=f"each request is kept in memory; at most {MOST_REQUESTS:,} are the most",
+            because=f"each request is kept in memory, of {MOST_REQUESTS:,} at most",
             hint="a shorter --restart, or a lower --rate with as many times fewer replicas",
         )
     while True:

@@ -89,11 +89,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "other_gpus": [record(row) for row in runners(plan)] if plan.question.most else None,
         "alternatives": [candidate_record(plan, verified) for verified in plan.alternatives],
         "frontier": frontier_rows(plan),
-        "candidates": {
-            "evaluated": searched.evaluated,
-            "structures": searched.structures,
-            "structures_apart": searched.structures_apart,
-        },
+        "candidates": {name: getattr(searched, name) for name in ("evaluated", "structures", "structures_apart")},
         "speculation": speculation_record(plan),
         "rejected": dict(searched.rejections.counts.most_common()),
         "next_cheaper": _cheaper_record(plan),

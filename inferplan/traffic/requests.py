@@ -27,7 +27,7 @@ from inferplan.traffic.session_columns import Sessions
 LEAST_RATE = 1e-6
 """Requests a second: with fewer, a clock that counts seconds since the start cannot tell the steps of one request."""
 MOST_REQUESTS = 20_000_000
-"""Requests of one run: each takes some 500 bytes of memory."""
+"""Requests of one run: each takes some 500 bytes of memory, but of a day, whose requests lie in files."""
 _PIECE = 1 << 16
 """Requests that are looked at together."""
 LengthKind = Literal["fixed", "uniform", "normal", "lognormal", "gamma", "empirical", "reasoning"]

@@ -90,21 +90,35 @@ class _Columns:
     def __init__(self) -> None:
         self.times, self.prompt, self.output = array("d"), array("q"), array("q")
         self._files: list[IO[bytes]] = []
+        self._most: float = _LONG
 
     def add(self, time: float, prompt: int, output: int) -> None:
         self.times.append(time)
         self.prompt.append(prompt)
         self.output.append(output)
-        if len(self.times) >= _LONG:
+        if len(self.times) >= self._most:
             self._put_aside()
 
     def _put_aside(self) -> None:
-        """What was read goes on to the files."""
+        """What was read goes on to the files, or stays where none can be made, as in a process of the page. Raises
+        ``InputFileError`` where the disk has no room."""
         columns: list[array[Any]] = [self.times, self.prompt, self.output]
-        self._files = self._files or [unnamed_file() for _ in columns]
-        for file, column in zip(self._files, columns):
-            file.write(column)
-            del column[:]
+        if not self._files:
+            try:
+                self._files = [unnamed_file() for _ in columns]
+            except OSError:
+                self._most = inf
+                return
+        try:
+            for file, column in zip(self._files, columns):
+                file.write(column)
+                file.flush()
+                del column[:]
+        except OSError as error:
+            because = f"a long log is kept in files without names: {error.strerror or error}"
+            raise InputFileError(
+                "no room for a log", because=because, hint="TMPDIR=DIR, 24 bytes per request"
+            ) from None
 
     def whole(self) -> list[np.ndarray[tuple[int], np.dtype[Any]]]:
         """Times, prompts and outputs."""
@@ -112,7 +126,10 @@ class _Columns:
         if not self._files:
             return [np.asarray(column) for column in columns]
         self._put_aside()
-        return [np.frombuffer(mapped_file(file), column.typecode) for file, column in zip(self._files, columns)]
+        maps = [mapped_file(file) for file in self._files]
+        for file in self._files:
+            file.close()
+        return [np.frombuffer(one, column.typecode) for one, column in zip(maps, columns)]
 
     def add_numbers(self, lines: list[str], order: Sequence[int]) -> bool:
         """Lines of three plain numbers, unless some are others. order: where time, prompt and output stand."""
@@ -127,7 +144,7 @@ class _Columns:
         self.times.frombytes(np.ascontiguousarray(time).tobytes())
         self.prompt.frombytes(prompt.astype(np.int64).tobytes())
         self.output.frombytes(output.astype(np.int64).tobytes())
-        if len(self.times) >= _LONG:
+        if len(self.times) >= self._most:
             self._put_aside()
         return True
 
@@ -144,7 +161,7 @@ class _Columns:
         self.times.extend(seconds.tolist())
         self.prompt.extend(map(int, prompt))
         self.output.extend(map(int, output))
-        if len(self.times) >= _LONG:
+        if len(self.times) >= self._most:
             self._put_aside()
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -153,19 +154,25 @@ def simulation_behind(result: SimulationResult) -> dict[str, Any]:
     }
 
 
+def parts_of(span: float) -> list[float]:
+    """Where parts of five minutes begin, of more than a day as many as a day has; and the end [s]. None is so short
+    that rounding made it."""
+    step = max(BIN, span * BIN / DAY)
+    return [*(step * part for part in range(max(ceil(span / step - 1e-6), 1))), span]
+
+
 def day_behind(day: Day) -> dict[str, Any]:
     """What the page draws of a day beyond its JSON.
 
     start_s, end_s: parts of five minutes, of more than a day as many as a day has; requests_per_s: that came in each,
     under the first policy; replicas: paid for in each, on average, by policy.
     """
-    span = day.asked.span
-    edges = [*np.arange(0.0, span, max(BIN, span * BIN / DAY)), span]
+    edges = parts_of(day.asked.span)
     parts = list(pairwise(edges))
     came = np.diff(np.searchsorted(np.asarray(day.policies[0].result.records.arrival), edges))
     return {
         "start_s": edges[:-1],
-        "end_s": span,
+        "end_s": edges[-1],
         "requests_per_s": came / np.diff(edges),
         "replicas": {one.policy: [one.mean_replicas(*part) for part in parts] for one in day.policies},
     }

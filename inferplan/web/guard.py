@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inferplan.errors import UsageError
@@ -167,11 +167,8 @@ class Guard:
             return ""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
-            try:
-                found = SimpleCookie(headers.get("cookie", "")).get(_cookie(scope))
-            except CookieError:
-                found = None
-            token = "" if found is None else found.value
+            # pages on other ports leave theirs, behind a broken one of which http.cookies would read nothing
+            token = cookie_parser(headers.get("cookie", "")).get(_cookie(scope), "")
         person = self.keys.holder(token.strip())
         if person is None:
             raise _unknown()

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import yaml
 
 from inferplan.answers.fit import FitLoad, fit_asked
 from inferplan.answers.fit_models import models_that_fit
 from inferplan.answers.fit_owned import fit_owned
+from inferplan.catalog.files import config_root, load_model, names
 from inferplan.catalog.price_lists import price_book
 from inferplan.cli.ask import QUESTIONS
 from tests.cases import for_each
@@ -165,6 +168,16 @@ def test_models_are_listed_by_size_and_age(run: Run) -> None:
     shown = run("fit", "--have", "4x3090").out
     assert "opt-66b" not in shown and "llama-3.3-70b" in shown
     assert "overheads: what vllm sets aside by default" in shown
+
+
+def test_the_years_on_file_are_of_models_on_file() -> None:
+    """A name that is none would leave its model with the year of its family; each model on file has a year."""
+    years: dict[str, Any] = yaml.safe_load((config_root() / "years.yaml").read_text(encoding="utf-8"))
+    specs = {name: load_model(name) for name in names("models")}
+    named = [name for known in years["models"].values() for name in known]
+    assert set(named) <= set(specs) and len(named) == len(set(named))
+    families = {name for known in years["families"].values() for name in known}
+    assert [name for name, spec in specs.items() if name not in named and spec.family not in families] == []
 
 
 def test_a_table_shows_the_largest_models_first(run: Run) -> None:

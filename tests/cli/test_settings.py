@@ -53,6 +53,12 @@ def test_commands_below_a_group_have_them_too(tmp_path: Path, inferplan: Inferpl
     assert "did you mean runs" in inferplan("anchor", "suggest", "llama-3.1-8b", cwd=tmp_path).err
 
 
+def test_a_token_is_not_printed(tmp_path: Path, inferplan: Inferplan) -> None:
+    found = inferplan("settings", "--format", "json", cwd=tmp_path, INFERPLAN_WEB_TOKEN="a-secret-of-16-or-more")
+    (said,) = found.json["settings"]
+    assert (said["option"], said["origin"]) == ("token", "INFERPLAN_WEB_TOKEN") and "a-secret" not in found.out
+
+
 def test_a_file_elsewhere_is_named_by_the_environment(tmp_path: Path, inferplan: Inferplan) -> None:
     (tmp_path / "mine.yaml").write_text("gpu: l4\n")
     (tmp_path / "sub").mkdir()

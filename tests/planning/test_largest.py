@@ -12,8 +12,11 @@ from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.fields import question_of
 from inferplan.money import Money
+from inferplan.planning import largest
 from inferplan.planning.asked import SizingAsked, _spent
+from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
+from inferplan.planning.question import Question
 from inferplan.reports.plan import plan_report
 from tests.cases import for_each
 
@@ -68,6 +71,19 @@ def test_the_other_gpus_for_a_bill_carry_what_their_own_plans_say() -> None:
     table = next(one for one in shown.tables if one.title.startswith("other GPUs for 4.00 USD/h"))
     assert [row[0] for row in table.rows] == [name]
     assert shown.record["other_gpus"][0]["carried"] == other.amount
+
+
+def test_a_gpu_on_which_simulation_finds_no_load_is_not_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated = largest._simulated
+
+    def none_on_one(option: PlanOption, question: Question) -> float:
+        return 0.0 if option.deployment.hardware.name == "l40s" else simulated(option, question)
+
+    monkeypatch.setattr(largest, "_simulated", none_on_one)
+    monkeypatch.setattr(largest, "_WORTH", 0.0)  # all are simulated
+    found = planned(gpus="l40s,a100-80gb-sxm", price={"l40s": 2.0, "a100-80gb-sxm": 4.0}, rate="most", max_cost=4.0)
+    assert found.option.deployment.hardware.name == "a100-80gb-sxm"
+    assert found.runners == () and plan_report(found).record["other_gpus"] == []
 
 
 def test_a_bill_that_buys_nothing_says_what_the_least_costs() -> None:

@@ -8,6 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
+from inferplan.mapped import Spool
 from inferplan.serving.class_results import percentile_beside
 from inferplan.serving.pieces import percentile_of
 
@@ -28,3 +29,12 @@ def test_a_percentile_of_pieces_beside_lost_requests() -> None:
         found = percentile_of(lambda: iter(np.array_split(values, 7)), 95.0, lost)
         assert found == percentile_beside(values, 95.0, lost)
     assert percentile_of(lambda: iter([np.zeros(0)]), 95.0) == inf
+
+
+def test_columns_of_a_run_in_a_file_are_read_by_their_values() -> None:
+    """Whatever their width: 3 and 5 in 32 bits are no number of 64."""
+    given = [np.array([0.5, 1.5], np.float32), np.array([3, 5], np.int32), np.array([7, 9], np.int64)]
+    spool = Spool(given)
+    assert [list(column) for column in spool.given] == [[0.5, 1.5], [3, 5], [7, 9]]
+    spool.clear()
+    assert all(np.isnan(column).all() for column in spool.times) and list(spool.codes) == [0, 0]

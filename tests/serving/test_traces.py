@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -182,3 +183,31 @@ def test_a_long_log_lies_in_files_and_says_the_same(tmp_path: Path, monkeypatch:
         path.write_text(text + "36.5,0,3\n", encoding="utf-8")
         with pytest.raises(InputFileError, match=r"log\.csv:102: prompt is 0"):
             traces.read_recorded(path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+def test_a_disk_without_room_is_not_blamed_on_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("arrival_s,prompt,output\n" + "1,2,3\n" * 20, encoding="utf-8")
+    monkeypatch.setattr(traces, "_LONG", 8)
+    monkeypatch.setattr(traces, "unnamed_file", partial(Path("/dev/full").open, "wb"))
+    with pytest.raises(InputFileError) as refused:
+        traces.read_trace(path)
+    assert refused.value.what == "no room for a log" and "TMPDIR" in refused.value.hint
+
+
+def test_a_long_log_is_read_where_no_file_may_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the processes of the page, which write none."""
+    path = tmp_path / "log.csv"
+    path.write_text("arrival_s,prompt,output\n" + "".join(f"{time},2,3\n" for time in range(20)), encoding="utf-8")
+    monkeypatch.setattr(traces, "_LONG", 8)
+    tried = list[None]()
+
+    def refuse() -> None:
+        tried.append(None)
+        raise PermissionError
+
+    monkeypatch.setattr(traces, "unnamed_file", refuse)
+    arrival = traces.read_trace(path).arrival
+    assert arrival is not None and arrival.tolist() == list(range(20))
+    assert len(tried) == 1

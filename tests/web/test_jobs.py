@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from inferplan.web.behind import parts_of
+from tests.cases import for_each
 from tests.web.conftest import ROOT, Web, gone
 
 SHORT = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "concurrency": 8, "requests": 200, "prompt": 256, "output": 32}
@@ -97,6 +99,18 @@ def test_a_day_is_that_of_the_command_line(web: Web) -> None:
     of_static = set(behind["replicas"]["static"])
     assert of_static == {result["policies"][0]["peak_replicas"]} == {2}  # 5 over 0.8 times what one carries, rounded up
     assert 2.5 < 0.8 * result["replica"]["requests_per_s"] < 5
+
+
+@for_each(
+    "span, parts, last",
+    [(7200.0, 24, 300.0), (7201.0, 25, 1.0), (60.0, 1, 60.0), (86400.0, 288, 300.0), (91428.30815407704, 288, 317.459)],
+)
+def test_a_day_is_drawn_in_parts_that_it_has(span: float, parts: int, last: float) -> None:
+    """By hand: a day has 24 x 12 parts of 300 s, and a longer one as many. The last of 91428.3 s is 91428.3/288 s; in
+    floating point that goes into it once more, with 1e-11 s left."""
+    edges = parts_of(span)
+    assert len(edges) == parts + 1 and edges[0] == 0 and edges[-1] == span
+    assert edges[-1] - edges[-2] == pytest.approx(last, abs=1e-3)
 
 
 def test_loads_are_simulations_of_the_command_line(web: Web) -> None:

@@ -121,7 +121,8 @@ def test_a_link_leaves_a_cookie_and_goes_on_without_the_token(web: Web) -> None:
     assert cookie == f"inferplan-{web.port}={token}"
     assert {"Path=/", "HttpOnly", "SameSite=Lax"} == set(rest)
     assert web.get("/api/openapi.json", Authorization="", Cookie=cookie).status == 200
-    assert web.get("/", Authorization="", Cookie=f"theme=x; {cookie}").status == 200
+    for other in ("theme=x", 'theme={"dark": 1}', "naked", 'left="open'):  # of a page on another port (RFC 6265, 8.5)
+        assert web.get("/", Authorization="", Cookie=f"{other}; {cookie}").status == 200
     assert web.get("/api/openapi.json", Authorization="", Cookie=cookie[:-1]).status == 401
     assert web.get(f"/api/openapi.json?token={token}", Authorization="").status == 401  # a link opens the page alone
 
@@ -185,6 +186,19 @@ def test_what_is_printed_opens_the_page(tmp_path: Path) -> None:
         process.wait(20)
     assert own.startswith("listening on http://127.0.0.1:") and own.endswith(f"/?token={SECRET} (Ctrl-C ends it)\n")
     assert ada.startswith("for ada: http://127.0.0.1:") and ada.endswith(f"/?token={ADA}\n")
+
+
+def test_a_link_for_other_machines_is_not_that_of_any_address(tmp_path: Path) -> None:
+    """0.0.0.0 is this host on this network (RFC 6890): nobody else reaches it by that."""
+    command = [sys.executable, "-m", "inferplan", "web", "--no-browser", "--port", "0", "--host", "0.0.0.0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        first, second = process.stderr.readline(), process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+    assert first.startswith("listening on http://0.0.0.0:")
+    assert second == "from other machines: this machine's own address in the place of 0.0.0.0\n"
 
 
 def test_a_token_and_none(tmp_path: Path) -> None:
