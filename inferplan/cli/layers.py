@@ -112,7 +112,7 @@ GROUPS: dict[str, Group] = {
     "watching": Group("Watching", "plan every window for labels what-if record listen dashboard"),
     "launch": Group("Launch", "checkpoint image cache-claim gpus-per-node extra"),
     "catalogue": Group("Catalogue", "filter update"),
-    "page": Group("The page, the tools", "port token no-token person folder no-browser seconds"),
+    "page": Group("The page, the tools", "port token no-token person public-url folder no-browser seconds"),
     "output": Group(
         "Output",
         "format o out report plot timeline rows show-rows verbose resume force jobs executor scheduler help",

@@ -28,6 +28,9 @@ from inferplan.extras import require
 @click.option(
     "--person", "people", metavar="NAME", multiple=True, help="A link of its own for this person; repeatable."
 )
+@click.option(
+    "--public-url", "url", metavar="URL", help="The address by which others reach it, where a proxy stands before it."
+)
 @click.option("--folder", metavar="DIR", help="Folder from which requests may read files [none].")
 @click.option("--no-browser", is_flag=True, help="Do not open the page.")
 def web_command(
@@ -37,6 +40,7 @@ def web_command(
     token: str | None,
     no_token: bool,
     people: tuple[str, ...],
+    url: str | None,
     folder: str | None,
     no_browser: bool,
 ) -> None:
@@ -59,10 +63,10 @@ def web_command(
     def ready(at: str) -> None:
         click.echo(f"listening on {keys.link(at)} (Ctrl-C ends it)", err=True)
         for person in people:
-            click.echo(f"for {person}: {keys.link(at, person)}", err=True)
-        if address in ("0.0.0.0", "::"):
+            click.echo(f"for {person}: {keys.link(url or at, person)}", err=True)
+        if url is None and address in ("0.0.0.0", "::"):
             click.echo(f"from other machines: this machine's own address in the place of {address}", err=True)
         if not no_browser:
             webbrowser.open(keys.link(at))
 
-    serve(Place(host=address, port=port, folder=folder, keys=keys), CommandLine(), ready)
+    serve(Place(host=address, port=port, url=url, folder=folder, keys=keys), CommandLine(), ready)

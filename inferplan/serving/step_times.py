@@ -541,10 +541,8 @@ class StepTimes(StepPrice):
         """A whole stage of a step that only decodes, without the experts."""
         rows = batch * self.width
         fixed = table.layers + _read(table.shared, rows) + _whole(table.head, rows)
-        lines = [
-            (base + fixed, slope) for base, slope in table.segments.get(batch) or self._segment_lines(table, batch)
-        ]
-        table.passes[batch] = lines
+        found = table.segments.get(batch) or self._segment_lines(table, batch)
+        lines = table.passes[batch] = [(base + fixed, slope) for base, slope in found]
         return lines
 
     def decode_lines(self, batch: int) -> Lines:

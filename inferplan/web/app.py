@@ -88,8 +88,9 @@ def error_response(status: int, error: InferplanError) -> JSONResponse:
     return JSONResponse(error_record(error), status)
 
 
-def make_app(setting: WorkerSetting, keys: Keys, own: Iterable[str] = ()) -> FastAPI:
-    """The application. keys: who may ask; own: names of this server beside ``localhost`` and its addresses."""
+def make_app(setting: WorkerSetting, keys: Keys, own: Iterable[str] = (), front: str = "") -> FastAPI:
+    """The application. keys: who may ask; own: names of this server beside ``localhost`` and its addresses; front: the
+    origin of a proxy before it."""
     server = WebServer(setting)
     app = FastAPI(
         title="inferplan", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, lifespan=server.life
@@ -99,7 +100,7 @@ def make_app(setting: WorkerSetting, keys: Keys, own: Iterable[str] = ()) -> Fas
     _jobs(app, server)
     _page(app, server)
     _errors(app)
-    app.add_middleware(Guard, limits=setting.limits, own=own, keys=keys)
+    app.add_middleware(Guard, limits=setting.limits, own=own, keys=keys, front=front)
     return app
 
 

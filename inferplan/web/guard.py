@@ -86,15 +86,18 @@ def known_host(text: str, own: Iterable[str]) -> bool:
     return True
 
 
-def require_own(scope: Scope, headers: Mapping[str, str], own: Iterable[str]) -> None:
-    """Raise :class:`RefusedRequest` for a request that another site's page has made, other than a link to the page."""
+def require_own(scope: Scope, headers: Mapping[str, str], own: Iterable[str], front: str = "") -> None:
+    """Raise :class:`RefusedRequest` for a request that another site's page has made, other than a link to the page.
+
+    own: names of this server. front: the origin of a proxy that stands before it.
+    """
     host = headers.get("host", "")
     if not known_host(host, own):
         raise RefusedRequest(
-            status=403, what=f"{host[:80]!r} is no name of this server", hint="inferplan web --host NAME"
+            status=403, what=f"{host[:80]!r} is no name of this server", hint="inferplan web --public-url https://NAME/"
         )
     origin = headers.get("origin")
-    if origin is not None and origin.lower() != f"{scope['scheme']}://{host}".lower():
+    if origin is not None and origin.lower() not in (f"{scope['scheme']}://{host}".lower(), front):
         raise RefusedRequest(status=403, what="this server answers its own page only", hint="no other site may ask it")
     followed = scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
     if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not followed:
@@ -109,8 +112,8 @@ class Guard:
     Routes find whose token it was as ``request.state.person``.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, own: Iterable[str], keys: Keys) -> None:
-        self.app, self.limits, self.own, self.keys = app, limits, frozenset(own), keys
+    def __init__(self, app: ASGIApp, limits: Limits, own: Iterable[str], keys: Keys, front: str = "") -> None:
+        self.app, self.limits, self.own, self.keys, self.front = app, limits, frozenset(own), keys, front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -125,7 +128,7 @@ class Guard:
             await send(message)
 
         try:
-            require_own(scope, headers, self.own)
+            require_own(scope, headers, self.own, self.front)
             if await self._let_in(scope, answer):
                 return
             person = self._person(scope, headers)

@@ -14,6 +14,8 @@ from inferplan.web.worker import WorkerProcess, WorkerSetting
 
 KINDS = {"fit": "fit", "simulate": "simulate", "loads": "simulate", "plan": "plan", "day": "day"}
 """Kind of a job to the command that has its options."""
+BESIDE = "loads"
+"""What the page asks for by itself, one at a time: it takes nobody's place."""
 
 
 class Job:
@@ -88,8 +90,10 @@ class Jobs:
         limits = self.setting.limits
         with self._lock:  # requests that come together are counted one after another
             running = [job for job in self._all.values() if job.state == "running"]
-            if sum(job.person == person for job in running) >= limits.jobs:
-                return f"{limits.jobs} jobs are running already"
+            beside = kind == BESIDE
+            mine = sum(job.person == person and (job.kind == BESIDE) == beside for job in running)
+            if mine >= (1 if beside else limits.jobs):
+                return f"{mine} jobs are running already"
             if len(running) >= limits.jobs_of_all:
                 return f"{len(running)} jobs of all people are running already"
             ended = [name for name, job in self._all.items() if job.state != "running" and job.person == person]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hmac
 import re
 from dataclasses import dataclass, field
-from hashlib import sha256
+from functools import cached_property
+from hashlib import pbkdf2_hmac, sha256
 from secrets import token_urlsafe
 from urllib.parse import quote
 
@@ -13,6 +14,9 @@ from inferplan.errors import UsageError
 
 LEAST = 16
 """Characters of a token that a user gives."""
+_SALT = b"inferplan web --person"
+_ROUNDS = 600_000
+"""As OWASP's cheat sheet on storing passwords asks of PBKDF2 with SHA-256 (2023)."""
 _OWN = re.compile(r"[A-Za-z0-9_~-]+")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
@@ -43,11 +47,18 @@ class Keys:
         return address if self.token is None else f"{address}?token={quote(self.signed(person))}"
 
     def signed(self, person: str = "") -> str:
-        """The token of a person: the name, and its HMAC-SHA-256 (RFC 2104) under the server's own, in hexadecimals."""
+        """The token of a person: the name, and its HMAC-SHA-256 (RFC 2104) under a key made of the server's own, in
+        hexadecimals."""
         assert self.token is not None
         if not person:
             return self.token
-        return f"{person}.{hmac.new(self.token.encode(), person.encode(), sha256).hexdigest()}"
+        return f"{person}.{hmac.new(self._key, person.encode(), sha256).hexdigest()}"
+
+    @cached_property
+    def _key(self) -> bytes:
+        """PBKDF2 (RFC 8018) of the token: whoever has one person's link guesses the token slowly."""
+        assert self.token is not None
+        return pbkdf2_hmac("sha256", self.token.encode(), _SALT, _ROUNDS)
 
     def holder(self, token: str) -> str | None:
         """Whose token it is: a person's name, "" for the server's own and where none is asked for; ``None`` for no

@@ -34,8 +34,8 @@ class Limits:
     pricing: int = 2
     """Processes that price: so many requests are answered at once."""
     jobs: int = 2
-    """Fits, simulations and plans of one person at once."""
-    jobs_of_all: int = 4
+    """Jobs of one person at once, but for what the page asks for by itself."""
+    jobs_of_all: int = 6
     """The same of all people."""
     job_seconds: float = 900.0
     """Of one of those."""

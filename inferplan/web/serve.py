@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from inferplan.errors import InputFileError, UsageError
 from inferplan.web.app import make_app
 from inferplan.web.commands import Commands
+from inferplan.web.guard import host_name
 from inferplan.web.keys import Keys
 from inferplan.web.limits import LIMITS, Limits
 from inferplan.web.worker import WorkerSetting
@@ -27,13 +29,24 @@ from inferplan.web.worker import WorkerSetting
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """Where the server listens, who may ask, and whose files it reads; without a folder nobody's. ``port`` 0 takes a
-    free one."""
+    free one. url: by which others reach it through a proxy."""
 
     host: str = "127.0.0.1"
     port: int = 8765
+    url: str | None = None
     folder: str | None = None
     limits: Limits = field(default=LIMITS)
     keys: Keys = field(default_factory=Keys)
+
+    @property
+    def front(self) -> str:
+        """The origin of the proxy, as browsers send it; empty without one."""
+        return "" if self.url is None else self.url.rstrip("/").lower()
+
+    @property
+    def names(self) -> list[str]:
+        """What requests may call this server."""
+        return [self.host.lower(), *([host_name(self.front.partition("://")[2])] if self.url else [])]
 
 
 def impatient(seconds: float) -> type[H11Protocol]:
@@ -77,8 +90,11 @@ def listening(host: str, port: int) -> socket.socket:
 def serve(place: Place, commands: Commands, ready: Callable[[str], None]) -> None:
     """Serve until interrupted. ``ready`` is told the address once the server listens.
 
-    Raises ``InputFileError`` for a folder that is none, ``UsageError`` for an address that is taken.
+    Raises ``InputFileError`` for a folder that is none, ``UsageError`` for an address that is taken, or a URL that is
+    none.
     """
+    if place.url is not None and not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?/", place.url):
+        raise UsageError(f"--public-url {place.url!r} cannot be used", hint="--public-url https://plan.example.org/")
     if place.folder is not None and not Path(place.folder).is_dir():
         raise InputFileError(f"cannot read {place.folder}", because="it is no folder")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of the processes that price: one core each
@@ -94,7 +110,7 @@ def serve(place: Place, commands: Commands, ready: Callable[[str], None]) -> Non
 
 def _server(setting: WorkerSetting, place: Place) -> uvicorn.Server:
     settings = uvicorn.Config(
-        make_app(setting, place.keys, own=[place.host.lower()]),
+        make_app(setting, place.keys, own=place.names, front=place.front),
         log_level="warning",
         access_log=False,
         server_header=False,

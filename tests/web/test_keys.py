@@ -19,10 +19,11 @@ from tests.cases import for_each
 from tests.web.conftest import ROOT, SECRET, Reply, Web
 from tests.web.test_contract import typed
 
-ADA = "ada.f70fcd2cc2c07fba2630725598a48c42c22803f6b2964e6d2807342390fd5573"
-BO = "bo.eee744907cd2a5691ceae2f4ba90ed70a06995b23e407e9ffd20707915f8770d"
-EVE = "eve.2211238ac4b57c381d7885fc2ab06d2b828d657f85ce8edbe212e0b956532268"
-"""By ``printf ada | openssl dgst -sha256 -hmac`` and the secret of those servers. Eve has no link there."""
+ADA = "ada.61a34914d5c73e6d14cf406a75d438c2df1281aa3ef3897bb5064749c17ecab5"
+BO = "bo.6182fb02ac40464c2abb2be453bc9aff4c4b52f85a5ba0aab775ea2aa1294785"
+EVE = "eve.b423348730eaee30fdbf7bc43f893b2c3677f6174c488e2287122ff904268c5b"
+"""By ``openssl kdf -keylen 32 -kdfopt digest:SHA256 -kdfopt pass:SECRET -kdfopt "salt:inferplan web --person" -kdfopt
+iter:600000 PBKDF2`` and ``printf ada | openssl dgst -sha256 -mac HMAC -macopt hexkey:...``. Eve has no link there."""
 SMALL = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
 LONG = {**SMALL, "rate": 20, "requests": 2_000_000}
 
@@ -199,6 +200,53 @@ def test_a_link_for_other_machines_is_not_that_of_any_address(tmp_path: Path) ->
         process.wait(20)
     assert first.startswith("listening on http://0.0.0.0:")
     assert second == "from other machines: this machine's own address in the place of 0.0.0.0\n"
+
+
+def test_a_proxy_stands_before_it(tmp_path: Path) -> None:
+    """nginx passes its own name on, or not (``proxy_set_header Host``); the browser names the proxy's origin."""
+    command = [sys.executable, "-m", "inferplan", "web", "--no-browser", "--port", "0", "--token", SECRET]
+    command += ["--public-url", "https://plan.example.org/", "--person", "ada"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        own, ada = process.stderr.readline(), process.stderr.readline()
+        port = int(own.partition("127.0.0.1:")[2].partition("/")[0])
+        web = Web(process=process, port=port, folder=tmp_path)
+        web.headers["Authorization"] = f"Bearer {SECRET}"
+        front = {"Origin": "https://plan.example.org"}
+        try:
+            assert ada == f"for ada: https://plan.example.org/?token={ADA}\n"
+            for host in ("plan.example.org", f"127.0.0.1:{port}"):
+                assert web.post("/api/explain", {}, Host=host, **front).status == 400  # it is asked, and wrong
+            for origin in (
+                "https://plan.example.org.evil.example",
+                "https://evil.example",
+                "http://plan.example.org:1",
+            ):
+                assert web.post("/api/explain", {}, Host="plan.example.org", Origin=origin).status == 403
+            assert web.post("/api/explain", {}, Host="other.example.org").status == 403
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(20)
+
+
+def test_what_the_page_asks_for_by_itself_takes_no_place(server: Callable[[str], Web]) -> None:
+    web = server("jobs=1")
+    loads = {"kind": "loads", "options": {**SMALL, "rate": 20, "requests": 100_000}}
+    assert asked(web, ADA, "POST", "/api/jobs", loads).status == 202
+    assert asked(web, ADA, "POST", "/api/jobs", {"kind": "simulate", "options": LONG}).status == 202
+    assert asked(web, ADA, "POST", "/api/jobs", loads).status == 429
+    assert asked(web, ADA, "POST", "/api/jobs", {"kind": "simulate", "options": LONG}).status == 429
+
+
+@for_each(
+    "url",
+    ["plan.example.org", "https://plan.example.org", "https://a b/", "https://plan.example.org/path/", "ftp://x/"],
+)
+def test_an_address_that_is_no_url(tmp_path: Path, url: str) -> None:
+    ran = typed("web", "--no-browser", "--port", "0", "--public-url", url, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr == f"error: --public-url {url!r} cannot be used\nhint: --public-url https://plan.example.org/\n"
 
 
 def test_a_token_and_none(tmp_path: Path) -> None:
