@@ -610,11 +610,13 @@ def test_emit_divides_a_replica_over_nodes_of_the_stated_size() -> None:
 
 
 def test_quantised_weights_are_not_served_beside_fp32() -> None:
-    """vLLM's Fp8Config takes activations in bf16 and fp16 alone; the released reranker is in fp32."""
-    error = refused("emit", "vllm", "bge-reranker-v2-m3", "--gpu", "l4", "--quant", "fp8")
+    """vLLM's Fp8Config takes activations in bf16 and fp16 alone; the released reranker is in fp32, narrowed by vLLM."""
+    fp8 = ["--weights", "fp8", "--activations", "fp8"]
+    error = refused("emit", "vllm", "bge-reranker-v2-m3", "--gpu", "l4", "--quant", "fp32", *fp8)
     assert error.exit_code == 2 and "fp32" in error.because and "--quant fp16" in error.hint
     assert "--dtype float16" in run("emit", "vllm", "bge-reranker-v2-m3", "--gpu", "l4", "--quant", "fp16")
-    assert "--dtype float32" in run("emit", "vllm", "bge-reranker-v2-m3", "--gpu", "l4")
+    assert "--dtype float16" in run("emit", "vllm", "bge-reranker-v2-m3", "--gpu", "l4")
+    assert "--dtype float32" in run("emit", "vllm", "bge-reranker-v2-m3", "--gpu", "l4", "--quant", "fp32")
 
 
 TALKS = ["--gpu", "l4", "--rate", "3", "--turns", "4", "--prompt", "100", "--output", "10", "--ttft", "1s"]

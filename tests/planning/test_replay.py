@@ -13,6 +13,7 @@ import pytest
 
 from inferplan.catalog.assemble import assemble
 from inferplan.errors import InputFileError, UsageError
+from inferplan.mapped import Spool
 from inferplan.planning.day import DayAsked, DayDesign, Policy, scaling_of, simulate_days
 from inferplan.planning.day_work import DayWork
 from inferplan.planning.demand import demand_of_trace
@@ -201,11 +202,16 @@ class _Stopped(DayDesign):
     """Somebody presses Ctrl-C while the third policy runs."""
 
     def served(
-        self, policy: Policy, work: DayWork, requests: Requests, progress: Callable[[int], None] | None
+        self,
+        policy: Policy,
+        work: DayWork,
+        requests: Requests,
+        spool: Spool | None,
+        progress: Callable[[int], None] | None,
     ) -> SimulationResult:
         if policy == self.asked.policies[-1]:
             raise KeyboardInterrupt
-        return super().served(policy, work, requests, progress)
+        return super().served(policy, work, requests, spool, progress)
 
 
 def test_ctrl_c_keeps_the_policies_that_are_done() -> None:
