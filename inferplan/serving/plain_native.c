@@ -282,7 +282,8 @@ static int column(Plain *r, int place, PyObject *name, void *to, const char *cod
     PyObject *found = PyObject_GetAttr(r->records, name);
     if (!found) return -1;
     Py_XSETREF(r->columns[place], found);
-    if (PyObject_GetBuffer(found, &view, PyBUF_WRITABLE | PyBUF_FORMAT)) return -1;
+    int written = code[0] != 'q' ? PyBUF_WRITABLE : 0; /* what requests ask for is only read */
+    if (PyObject_GetBuffer(found, &view, PyBUF_ND | PyBUF_FORMAT | written)) return -1;
     int fits = view.format && view.format[0] == code[0];
     *(void **)to = view.buf; /* the column is as long as the run, and is kept */
     PyBuffer_Release(&view);

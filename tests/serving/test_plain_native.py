@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferplan.estimate.deployment import Deployment
+from inferplan.mapped import Spool
 from inferplan.serving import plain_replica
 from inferplan.serving.cluster_run import ClusterRun
 from inferplan.serving.flags import Flags
@@ -126,6 +127,25 @@ def test_random_users(
     prompt, output = (parse_lengths(f"lognormal:{tokens}:0.8") for tokens in lengths)
     sent = Traffic(arrivals=arrivals, requests_count=3 * users, prompt=prompt, output=output, seed=seed)
     _hold_alike(native, _served(MODELS[0], ideal, late), sent, flags, Options())
+
+
+@for_each("routing", ["round-robin", "least-loaded"])
+def test_records_that_lie_in_a_file(native: ModuleType, routing: Routing) -> None:
+    """Those of a long day; what requests ask for may be arrays that nobody can write to."""
+    load = _Load([0.03] * 900, [900, 40, 2500], [200, 1, 90]).requests
+    given = [np.asarray(load.arrival), load.prompt, load.output]
+    for one in given:
+        one.setflags(write=False)
+    options = Options(fleet=Fleet(routing=routing), tokens_timed=False)
+    served = _served(MODELS[0], False, True, 2)
+    with runs_in(None):
+        python = simulate(served, load, None, options).records
+    with runs_in(native):
+        found = simulate(served, load, None, replace(options, spool=Spool(given))).records
+    assert found.spool is not None
+    for name in ("admitted", "first", "finish", "status"):
+        np.testing.assert_array_equal(np.asarray(getattr(found, name)), np.asarray(getattr(python, name)))
+    assert not np.isnan(np.asarray(found.finish)).any()
 
 
 @for_each("name", CASES)
