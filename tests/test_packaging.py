@@ -188,7 +188,7 @@ SAID = {
     6: 'Revealed type is "inferplan.planning.plan.Plan"',
     7: 'Module has no attribute "deploi"',
     8: 'Unexpected keyword argument "tensor" for "deploy"',
-    9: 'has incompatible type "str"; expected "float"',
+    9: 'Argument "rate" to "make_plan" has incompatible type',
     10: 'Revealed type is "inferplan.answers.fit.Fitting"',
     11: 'Revealed type is "inferplan.answers.fit.Fits"',
     12: 'has incompatible type "float"; expected "Mapping[str, float | str]"',

@@ -90,7 +90,7 @@ def test_a_plan_says_how_far_it_is_where_somebody_looks(tmp_path: Path) -> None:
         os.close(theirs)
         reader.join()
         os.close(ours)
-    assert b"simulations" in b"".join(seen)
+    assert b"100%" in b"".join(seen)
     assert json.loads(done.stdout)["plan"]
 
 

@@ -998,7 +998,9 @@ def test_a_link_with_a_token_opens_the_page(opened: Opener) -> None:
     """Its state stands behind it as before, a reload asks for nothing, and a job's events come."""
     with serving(0, "--token", "a-secret-of-16-or-more", "--person", "ada") as (link, _):
         base = link.partition("?")[0]
-        page = opened(f"?{link.partition('?')[2]}{fragment(**SMALL, tab='simulate', simulate__rate=5)}", base=base)
+        page = opened(
+            f"?{link.partition('?')[2]}{fragment(**SMALL, tab='simulate', simulate__rate=5)}", base=base, refused=True
+        )
         page.get_by_role("button", name="Run the simulation").click()
         expect(page.locator("#verdict")).to_be_visible(timeout=2 * PATIENCE)
         assert "token" not in page.url and "gpu=h100-sxm" in page.url
