@@ -159,7 +159,7 @@ def test_operands_move_through_the_pool(pool: OperandPool) -> None:
 
 
 def test_samples_name_every_field() -> None:
-    """``Mask`` and formats are all that an operator holds besides numbers and text, if any (the raw file relies on it)."""
+    """Beyond numbers and text, if any, an operator holds ``Mask`` and formats (the raw file relies on it)."""
     for op in SAMPLES.values():
         for field in fields(op):
             value = getattr(op, field.name)
