@@ -9,7 +9,7 @@ from inferplan.catalog.files import config_root, spec_of
 from inferplan.spec import Spec
 from inferplan.units import Bytes, format_bytes, parse_quantity
 
-_ON_THE_BOX = re.compile(r"\s*(\d+)\s*(?:GB|GiB)\s*", re.IGNORECASE)
+_ON_THE_BOX = re.compile(r"\s*(\d+)(?:\.0*)?\s*(?:GB|GiB)\s*", re.IGNORECASE)
 
 
 class Wired(Spec):

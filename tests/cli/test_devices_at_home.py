@@ -125,3 +125,10 @@ def test_a_plan_at_home(run: Run) -> None:
     assert found["plan"]["engine"] == "llama.cpp 2025" and found["plan"]["precision"].startswith("weights q4_k")
     # a token reads 4.6 of the 4.9 GB of the file (its table of 0.3 GB aside), at 1,008 GB/s at the most
     assert 4.6e9 / 1.008e12 < found["plan"]["tpot_s"] < 0.04 and 0 < found["plan"]["ttft_s"] < 2.0
+
+
+def test_a_size_on_the_box_may_be_written_with_decimals() -> None:
+    """64.0GB is 64GB: 55,662.79 MB, as llama.cpp's log of an M3 Max says."""
+    from inferplan.catalog.wired import usable_of
+
+    assert usable_of("64.0GB", "metal")[0] == usable_of("64GB", "metal")[0] == 55_662.79e6
