@@ -487,6 +487,6 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
             f"{deployment.describe()} does not hold {requests_in_words(users, tokens)}",
             because=weights_short(footprint)
             or f"the cache has {format_bytes(footprint.kv_pool)}, which holds {fitting.requests}",
-            hint="more GPUs, a narrower --quant, or a shorter --context",
+            hint="a larger --tp, a narrower --quant, or a shorter --context",
         )
     return fitting
