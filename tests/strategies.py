@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from inferplan.catalog.assemble import load_engine
 from inferplan.devices.constants import IDEAL, Calibration, Fit, StepConstants
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate.deployment import Deployment
@@ -181,6 +182,8 @@ def deployments(
 ) -> Deployment:
     """A random deployment; ``calibrated``: always, never, or (None) half of the time."""
     parallel = draw(parallelisms() if parallels is None else parallels)
+    if load_engine(engine).layers_alone:
+        parallel = Parallelism(pp=parallel.pp, replicas=parallel.replicas)
     constants = draw(calibrations()) if (draw(st.booleans()) if calibrated is None else calibrated) else IDEAL
     return deploy(
         draw(models(parallel, masks, kinds)), draw(rates).hardware(), draw(precisions()), parallel, constants, engine

@@ -119,6 +119,8 @@ def everywhere(requests: Iterable[Request], asked: FitAsked, tokens: int, prices
     for request in requests:
         gpu, quant = request.gpu, request.quant or "native"
         try:
+            if asked.tp is not None:
+                load_engine(request.engine).require_division(Parallelism(tp=asked.tp), gpu)
             fewer = most if asked.memory is None else min(most, _most_within(asked.memory, gpu, least))
             found = fewest_devices(request, tokens, asked.held, fewer, least)
         except InferplanError as error:
@@ -185,9 +187,9 @@ def fewest_devices(request: Request, context: int, users: int, most: int = 8, le
     The load is ``users`` requests of ``context`` tokens.
     """
     reason, stopped = f"does not fit on {most}", ""
-    deployment, degree = None, least
+    deployment, degree, over = None, least, load_engine(request.engine).over
     while degree <= most:
-        parallel = replace(request.parallel, tp=degree)
+        parallel = over(degree)
         try:
             if deployment is None or request.flags.backends or request.offload.any:
                 # kernels that are chosen may differ with the division, and so does what the host has to hold
@@ -280,6 +282,8 @@ class FitAsked:
     offload: OffloadAsked = part(OffloadAsked, OffloadAsked())
 
     def __post_init__(self) -> None:
+        if self.engine and self.tp is not None:
+            load_engine(self.engine).require_division(Parallelism(tp=self.tp))
         ThinkTime(mean=self.think_time or 0.0)  # raises for what is none
         if self.think_time and self.answer_time is None:
             raise UsageError(

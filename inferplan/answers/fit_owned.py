@@ -20,11 +20,13 @@ from inferplan.answers.fit import (
     require_format,
     weights_short,
 )
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.assemble import Request, assemble, load_engine
 from inferplan.catalog.counted import Counted, devices_meant
-from inferplan.catalog.files import load_model
+from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
+from inferplan.devices.engine import Engine
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
+from inferplan.models.gguf_formats import narrow_types
 from inferplan.models.spec import ModelSpec
 from inferplan.shown import Shown
 from inferplan.work.parallel import Parallelism, divisors
@@ -112,8 +114,28 @@ def _would_do(spec: ModelSpec, model: str, meant: Sequence[Counted], load: Asked
         if (found := first(length)) is not None:
             yield f"--context {length} (in {found.quant})"
             break
+    if asked.tp is not None:
+        return
     if not asked.engine and not asked.quant and (found := first(tokens, engine="llama.cpp")) is not None:
         yield f"--engine llama.cpp (in {found.quant})"
+    elif (found := next(_narrower(spec, model, meant, load), None)) is not None:
+        engine = "" if asked.engine else "--engine llama.cpp "
+        on = f" on {found.gpu}" if len(meant) > 1 else ""
+        yield f"{engine}--quant {found.quant}{on} (so few bits make answers worse: try them first)"
+
+
+def _narrower(spec: ModelSpec, model: str, meant: Sequence[Counted], load: Asked) -> Iterator[FitOption]:
+    """What holds the load in GGUF formats under 4 bits, the widest first, on the GPUs of one kind with most memory."""
+    asked = replace(load[1], engine=load[1].engine or "llama.cpp", quant=None)
+    have = max(meant, key=lambda one: load_hardware(one.gpu).memory.most)
+    request, hardware = asked.request(model, have.gpu), load_hardware(have.gpu)
+    if spec.native.packed or not load_engine(request.engine).loads("q4_k_m", hardware):
+        return
+    most = (have.number or 1) * hardware.memory.most * 8 / spec.parameters["total"]
+    for quant in narrow_types(most):
+        option = best_division(have, request, quant, (load[0], asked, load[2]))
+        if option.fitting is not None:
+            yield option
 
 
 def best_division(have: Counted, request: Request, quant: str | None, load: Asked) -> FitOption:
@@ -122,7 +144,7 @@ def best_division(have: Counted, request: Request, quant: str | None, load: Aske
     """
     tokens, asked, prices = load
     named, found, reasons = quant or "native", list[Fitting](), list[tuple[float, str]]()
-    for parallel in _divisions(have.number or 1, asked.tp):
+    for parallel in _divisions(have.number or 1, asked.tp, load_engine(request.engine)):
         try:
             deployment = assemble(replace(request, quant=quant, parallel=parallel))
             footprint = footprint_at(deployment, tokens)
@@ -150,10 +172,13 @@ def _stages(fitting: Fitting) -> tuple[bool, int]:
     return node is not None and parallel.tp > node, parallel.pp
 
 
-def _divisions(count: int, tp: int | None) -> Iterator[Parallelism]:
-    """Tensor parallelism times stages over so many GPUs, the fewest stages first. Raises ``UsageError`` for a degree
-    that does not divide them.
+def _divisions(count: int, tp: int | None, engine: Engine) -> Iterator[Parallelism]:
+    """Tensor parallelism times stages over so many GPUs, the fewest stages first; of an engine that divides by layers
+    alone the one that it has. Raises ``UsageError`` for a degree that does not divide them.
     """
+    if tp is None and engine.layers_alone:
+        yield engine.over(count)
+        return
     if tp is not None and count % tp:
         raise UsageError(f"--tp {tp} does not divide {count} GPUs", hint=f"--tp {count}")
     for stages in divisors(count):

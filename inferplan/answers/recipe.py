@@ -191,7 +191,7 @@ def evaluate(setting: RecipeSetting, load: UsersAtATime) -> Outcome:
         raise InfeasibleError(
             f"{deployment.describe()} does not hold one request of this recipe",
             because=f"{load.reserved:,} tokens are set aside for each request" if not setting.paged else "",
-            hint="a larger --tp, a smaller --reserve, or another GPU",
+            hint="more GPUs, a smaller --reserve, or another GPU",
         )
     if not setting.continuous or not setting.kv_cache:
         return _waves(setting, load, min(batch, load.users))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -120,18 +120,32 @@ class Request:
         metavar="LIST",
     )
 
+    unnamed: Parallelism | None = field(default=None, compare=False, repr=False)
+    """The division that a number of GPUs has brought; another engine may divide otherwise."""
+
     def __post_init__(self) -> None:
         if self.quant is not None and self.quant.lower().strip() == NATIVE:
             object.__setattr__(self, "quant", None)
-        count, gpu = counted(self.gpu) if self.gpu else (None, self.gpu)  # of a plan that is read back there is none
-        if count is not None:
-            object.__setattr__(self, "gpu", gpu)
-            object.__setattr__(self, "parallel", over_all(self.parallel, count, gpu))
+        self._divide()
         if self.quant is not None and self.gpu:
             object.__setattr__(self, "quant", quant_meant(self.quant, self.engine, self.gpu))
         if self.roles and self.gpu:
             roles = ((role, quant_meant(name, self.engine, self.gpu, role)) for role, name in self.roles)
             object.__setattr__(self, "roles", tuple(roles))
+
+    def _divide(self) -> None:
+        """Divide the model over the number of GPUs that are named; with another engine again, as that one divides."""
+        count, gpu = counted(self.gpu) if self.gpu else (None, self.gpu)  # of a plan that is read back there is none
+        before = self.unnamed
+        free = self.parallel == before
+        if count is None and before is not None and free:
+            count = before.devices
+        if count is not None:
+            named = Parallelism() if free else self.parallel
+            over = over_all(named, count, gpu, self.engine)
+            object.__setattr__(self, "gpu", gpu)
+            object.__setattr__(self, "parallel", over)
+            object.__setattr__(self, "unnamed", over if named.devices == 1 else None)
 
 
 _SHORT = {
@@ -165,20 +179,20 @@ def short_format(text: str, role: str) -> str:
     return f"{gguf} (others have no format of that name)" if other is None else f"{other}, or {gguf}"
 
 
-def over_all(parallel: Parallelism, count: int, gpu: str) -> Parallelism:
-    """A division over all of ``count`` GPUs: tensor parallelism where none is named.
-
-    Raises ``UsageError`` for one that needs another number of them.
+def over_all(parallel: Parallelism, count: int, gpu: str, engine: str) -> Parallelism:
+    """A division over all of ``count`` GPUs: where none is named tensor parallelism, or stages of an engine that has
+    no other. Raises ``UsageError`` for one that needs another number of them.
     """
+    over = load_engine(engine).over
     if parallel.devices == 1 and count <= MOST_DEGREE:
-        return replace(parallel, tp=count)
+        return replace(parallel, tp=over(count).tp, pp=over(count).pp)
     if parallel.devices != count:
         rest = count // parallel.devices if count % parallel.devices == 0 else 0
         copies = f", with --replicas {parallel.replicas * rest}" if rest else ""
         raise UsageError(
             f"{count} x {gpu} are named, but the division uses {parallel.devices} ({parallel.describe()})",
             because="the number before a GPU counts all GPUs that run the model",
-            hint=f"--tp {count}{copies}, or {gpu} without a number",
+            hint=f"{'--tp' if over(2).tp > 1 else '--pp'} {count}{copies}, or {gpu} without a number",
         )
     return parallel
 

@@ -24,24 +24,24 @@ def changed(request: Request, text: str) -> Request:
     """A candidate as the options that it changes. Raises ``UsageError`` for one that is not known."""
     degrees = {"tp", "pp", "ep", "dp", "cp", "replicas", "redundant"}
     names = {"model", "gpu", "quant", "engine"}
+    given: dict[str, Any] = {}  # at once: what a number of GPUs means depends on the engine
     for part in split_names(text):
         key, _, value = part.partition("=")
         if key in degrees:
             degree: dict[str, Any] = {key: _degree(part, value)}
-            request = replace(request, parallel=replace(request.parallel, **degree))
+            given |= {"parallel": replace(given.get("parallel", request.parallel), **degree), "unnamed": None}
         elif key in ROLES and value:
-            kept = tuple(one for one in request.roles if one[0] != key)
-            request = replace(request, roles=(*kept, (key, value)))
+            kept = tuple(one for one in given.get("roles", request.roles) if one[0] != key)
+            given["roles"] = (*kept, (key, value))
         elif key in names and value:
-            named: dict[str, Any] = {key: value}
-            request = replace(request, **named)
+            given[key] = value
         else:
             known = ", ".join(sorted({*names, *degrees, *ROLES}))
             raise UsageError(
                 f"--vs {part!r} changes nothing known",
                 hint=f"--vs gpu=a100, or --gpu h100,a100 for several GPUs; KEY=VALUE with one of {known}",
             )
-    return request
+    return replace(request, **given)
 
 
 def _degree(part: str, value: str) -> int:

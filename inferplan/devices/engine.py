@@ -15,6 +15,7 @@ from inferplan.units import Bytes, Num, Seconds
 from inferplan.work.exchange import ExchangeRules
 from inferplan.work.formats import Precision, find_format
 from inferplan.work.ops import MULTI_HEAD
+from inferplan.work.parallel import Parallelism
 
 KvRule = Literal["of_total", "static_of_total", "of_free", "all"]
 """of_total: KV = fraction x memory - weights - activations - context (vLLM). static_of_total: the fraction holds
@@ -677,6 +678,8 @@ class EngineSpec(Spec):
     """Where the host is seen to compute layers that lie in its memory; empty where it computes none."""
     streams_weights: str = ""
     """Where kernels are seen to read weights from the host's memory; empty where they read none."""
+    layers_alone: str = ""
+    """Where it is seen to give each device whole layers, which is then the one division; empty where it has others."""
     logs_cache: str = ""
     """Where its start-up line is seen to give the tokens of its cache; empty where that is not known."""
     sized_for_batch: bool = False
@@ -742,6 +745,7 @@ class EngineSpec(Spec):
             drafts_in_one_graph=self.drafts_in_one_graph,
             computes_on_host=self.computes_on_host,
             streams_weights=self.streams_weights,
+            layers_alone=self.layers_alone,
             logs_cache=self.logs_cache,
             narrows=self.narrows,
             sized_for_batch=self.sized_for_batch,
@@ -775,6 +779,7 @@ class Engine(Spec):
     drafts_in_one_graph: str = ""
     computes_on_host: str = ""
     streams_weights: str = ""
+    layers_alone: str = ""
     logs_cache: str = ""
     sized_for_batch: bool = False
     asked: str = ""
@@ -807,6 +812,21 @@ class Engine(Spec):
                 f"{self.name} does not run on {hardware.name}, a device of {hardware.vendor}",
                 because=f"it runs on devices of {' and '.join(self.devices.vendors)}",
                 hint="another --engine, or another --gpu",
+            )
+
+    def over(self, count: int) -> Parallelism:
+        """The division over so many devices where none is named."""
+        return Parallelism(pp=count) if self.layers_alone else Parallelism(tp=count)
+
+    def require_division(self, parallel: Parallelism, gpu: str = "NAME") -> None:
+        """Raise ``UsageError`` for a layer on several devices where each has layers of its own."""
+        if self.layers_alone and parallel.stage_ranks > 1:
+            degrees = {"tp": parallel.tp, "dp": parallel.dp, "cp": parallel.cp}
+            asked = " ".join(f"--{name} {degree}" for name, degree in degrees.items() if degree > 1)
+            raise UsageError(
+                f"{self.name} divides a model by layers: --pp {parallel.ranks}, not {asked}",
+                because=f"each device has layers of its own, and they work in turn ({self.layers_alone})",
+                hint=f"--pp {parallel.ranks} without {asked}, or --gpu {parallel.ranks}x-{gpu}",
             )
 
     def describe(self) -> str:

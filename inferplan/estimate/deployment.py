@@ -153,6 +153,7 @@ class Deployment(Shown):
     def __post_init__(self) -> None:
         require_together("deployment", self.features)
         self.engine.require_device(self.hardware)
+        self.engine.require_division(self.parallel, self.hardware.name)
         if self.parallel.redundant:
             require_experts(self.model, "--redundant-experts")
             if self.parallel.ep == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -174,7 +175,7 @@ def _fit_hint(result: Estimate) -> str:
     best = int(np.min(result.footprint.max_batch()))
     hints = [f"--batch {best}"] if best >= 1 else []
     wider = _wider(result, deployment)
-    hints += [f"--tp {wider}"] if wider else []
+    hints += [wider] if wider else []
     precision, fp8, files = (
         deployment.precision,
         find_format("fp8"),
@@ -184,8 +185,8 @@ def _fit_hint(result: Estimate) -> str:
         narrow = replace(deployment, precision=replace(precision, weights=fp8, experts=fp8, exceptions=()))
         if _would_fit(result, narrow):
             hints.append("--weights fp8")
-        elif not wider and (tp := _wider(result, narrow)):
-            hints.append(f"--weights fp8 --tp {tp}")
+        elif not wider and (over := _wider(result, narrow)):
+            hints.append(f"--weights fp8 {over}")
     engine = deployment.engine
     fewer = engine.model_copy(update={"defaults": EngineFlags(max_sequences=128).applied(engine.defaults)})
     if not engine.sized_for_batch and _would_fit(result, replace(deployment, engine=fewer)):
@@ -216,14 +217,16 @@ def _would_fit(result: Estimate, deployment: Deployment) -> bool:
     return replace(result.footprint, deployment=deployment).fits
 
 
-def _wider(result: Estimate, deployment: Deployment) -> int | None:
-    """The smallest doubling of its tensor parallelism that holds the load, if any does."""
-    tp = deployment.parallel.tp
-    while (tp := tp * 2) <= _WIDEST:
+def _wider(result: Estimate, deployment: Deployment) -> str:
+    """The smallest doubling of its tensor parallelism, or of its stages, that holds the load; empty if none does."""
+    name = "pp" if deployment.engine.layers_alone else "tp"
+    degree: int = getattr(deployment.parallel, name)
+    while (degree := degree * 2) <= _WIDEST:
+        own: dict[str, Any] = {name: degree}
         try:
-            divided = replace(deployment, parallel=replace(deployment.parallel, tp=tp))
+            divided = replace(deployment, parallel=replace(deployment.parallel, **own))
         except InferplanError:
             continue
         if _would_fit(result, divided):
-            return tp
-    return None
+            return f"--{name} {degree}"
+    return ""

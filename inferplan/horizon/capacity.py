@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inferplan.catalog.assemble import Request, assemble, usual_engine
+from inferplan.catalog.assemble import Request, assemble, load_engine, usual_engine
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
 from inferplan.horizon.file import HorizonSpec
@@ -15,7 +15,6 @@ from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.steps import Steps
 from inferplan.traffic.requests import Slo, parse_lengths
-from inferplan.work.parallel import Parallelism
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +56,13 @@ class Capacities:
                 hint="rate: 12 of the replica, or model, prompt, output and a limit of the model and gpu of the kind",
             )
         assert one.model is not None and one.prompt is not None and one.output is not None
+        engine = usual_engine(one.model, machine.gpu)
         request = Request(
             model=one.model,
             gpu=machine.gpu,
             quant=one.replicas[kind].quant,
-            parallel=Parallelism(tp=one.replicas[kind].gpus),
-            engine=usual_engine(one.model, machine.gpu),
+            parallel=load_engine(engine).over(one.replicas[kind].gpus),
+            engine=engine,
         )
         deployment = assemble(request)
         question = Question(

@@ -17,7 +17,7 @@ from inferplan.models.layers import Weight
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.spec import ModelSpec
-from inferplan.work.formats import FORMATS, Format, Precision, find_format
+from inferplan.work.formats import GGUF_BLOCKS, Format, Precision, find_format
 
 FILE_TYPES = {
     "q2_k": "q2_k",
@@ -36,9 +36,8 @@ FILE_TYPES = {
     "q8_0": "q8_0",
 }
 """File type to the format of most of its matrices."""
-_PURE = tuple(name for name, fmt in FORMATS.items() if fmt.group in (32, 256) and fmt.source.startswith("llama.cpp"))
 _FALLBACK = {"q2_k": "q4_0", "q3_k": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
-_FALLBACK |= {name: "iq4_nl" for name in _PURE if name.startswith("iq") and name != "iq4_nl"}
+_FALLBACK |= {name: "iq4_nl" for name in GGUF_BLOCKS if name.startswith("iq") and name != "iq4_nl"}
 """What a matrix takes whose rows are no multiple of 256."""
 _FUSED = frozenset(
     {"phi3", "gpt2", "gpt_bigcode", "gpt_neox", "codegen", "bloom", "falcon", "mpt", "dbrx", "qwen", "refinedweb"}
@@ -69,7 +68,15 @@ _MODULE_MATRIX = "mtp.projection"
 
 def is_file_type(name: str) -> bool:
     """Whether a ``--quant`` is a file type of llama.cpp, or a format with ``-pure`` behind it."""
-    return name in FILE_TYPES or (name.endswith("-pure") and name.removesuffix("-pure") in _PURE)
+    return name in FILE_TYPES or (name.endswith("-pure") and name.removesuffix("-pure") in GGUF_BLOCKS)
+
+
+def narrow_types(most: float) -> list[str]:
+    """File types whose matrices have 2 to under 4 bits per weight, and at most ``most``; the widest first. Without the
+    formats of models that are trained with three values."""
+    files = {**FILE_TYPES, **{f"{name}-pure": name for name in GGUF_BLOCKS if not name.startswith("tq")}}
+    bits = {name: find_format(main).width * 8 for name, main in files.items()}
+    return sorted((name for name in bits if 2 <= bits[name] < min(4, most)), key=lambda name: -bits[name])
 
 
 def file_precision(model: ModelSpec, file_type: str) -> Precision:

@@ -18,7 +18,7 @@ def python_text(request: Request, load: StaticLoad) -> str | None:
     usual = Request(model=request.model, gpu=request.gpu)
     for field in fields(Request):
         value = getattr(request, field.name)
-        if field.name in ("model", "gpu") or value == getattr(usual, field.name):
+        if field.name in ("model", "gpu") or not field.compare or value == getattr(usual, field.name):
             continue
         if field.name == "parallel":
             given += [f"{name}={one!r}" for name, one in _changed(value, usual.parallel)]

@@ -319,6 +319,8 @@ SPELLINGS = {
     **dict.fromkeys(("fp8-e4m3", "fp8-e4m3fn", "float8-e4m3fn"), "fp8"),
 }
 """Names of formats in torch and in engines (vLLM's ``--dtype`` and ``--kv-cache-dtype``), and ours."""
+GGUF_BLOCKS = tuple(n for n, f in FORMATS.items() if f.group in (32, 256) and f.source.startswith("llama.cpp"))
+"""Formats of matrices in GGUF files."""
 _NEARLY = {
     **dict.fromkeys(
         ("q4", "4bit", "4-bit"), "4 bits have several layouts: awq or gptq (vLLM, SGLang), q4_k_m or q4_0 (llama.cpp)"
@@ -326,6 +328,8 @@ _NEARLY = {
     **dict.fromkeys(("q8", "8bit", "8-bit"), "8 bits are fp8, int8 or w8a8 (vLLM, SGLang), or q8_0 (llama.cpp)"),
     **dict.fromkeys(("q5", "q6", "q3", "q2"), "GGUF file types have longer names: q5_k_m, q6_k, q3_k_m, q2_k"),
     **dict.fromkeys(("bitsandbytes", "bnb"), "bitsandbytes writes nf4 and llm.int8"),
+    "iq2-m": "its mix of formats is not modelled; near it: iq2_s-pure",
+    **dict.fromkeys(("iq3-xs", "iq3-m"), "its mix of formats is not modelled; near it: iq3_xxs-pure, iq3_s-pure"),
     "auto": "the format of the checkpoint is taken where the option is left out",
     "fp8-e5m2": "fp8 has as many bytes, and is priced as e4m3",
 }
@@ -443,6 +447,12 @@ def uniform(base: str = "bf16") -> Precision:
     return Precision(weights=fmt, activations=fmt, kv=fmt, experts=fmt, embedding=fmt, head=fmt, base=fmt)
 
 
+def _of_matrices(name: str) -> str:
+    """How a number format is asked for that is no shorthand for all roles; empty for a name that is none."""
+    whole = f"{name}-pure (a file with all matrices in {name}), or " if name in GGUF_BLOCKS else ""
+    return f"{whole}--weights {name}" if name in FORMATS else ""
+
+
 def parse_precision(text: str, peaks: frozenset[str], base: str = "bf16") -> Precision:
     """Parse a ``--quant`` shorthand for a device that has arithmetic ``peaks``.
 
@@ -473,6 +483,7 @@ def parse_precision(text: str, peaks: frozenset[str], base: str = "bf16") -> Pre
         raise UsageError(
             f"cannot read the precision {text!r}",
             hint=_NEARLY.get(name)
+            or _of_matrices(text.lower().strip())
             or "bf16, fp16, fp32, fp8, fp8-block, w8a8, int8, llm.int8, int4, awq, gptq, nf4, nvfp4, mxfp4, wNaMkvK "
             "such as w4a16kv8, or a GGUF file type such as q4_k_m (inferplan formats)",
         )

@@ -99,7 +99,8 @@ def test_terms_are_the_numbers_of_the_catalogue(model: str, gpu: str, degrees: d
     """With every engine's memory; times are the same under all of them."""
     request = Request(model=model, gpu=gpu, ideal=ideal, parallel=Parallelism(**degrees))
     for engine, rule in RULES.items():
-        deployment = assemble(replace(request, engine=engine))
+        stages = Parallelism(pp=degrees.get("pp", 1)) if engine == "llama.cpp" else request.parallel
+        deployment = assemble(replace(request, engine=engine, parallel=stages))
         assert deployment.engine.defaults.kv_rule == rule
         found = Estimate(deployment=deployment, load=StaticLoad(batch=9.0, prompt=1024.0, output=256.0))
         narrow = np.asarray(check(memory(found))) < 1e-4

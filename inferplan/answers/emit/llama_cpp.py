@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inferplan.answers.emit.checkpoint import checkpoint
-from inferplan.answers.emit.replica import Launch, refuse_degrees
+from inferplan.answers.emit.replica import Launch
 from inferplan.errors import UsageError
 
 TAKES = frozenset(
@@ -16,13 +16,11 @@ _KV |= {name: name for name in ("q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"
 
 
 def llama_cpp(launch: Launch) -> list[str]:
-    """``llama-server``. Raises ``UsageError`` for every division but by layers, a cache format it lacks, pools of
-    their own, and a context that is not known: it is the memory that is set aside at the start.
+    """``llama-server``. Raises ``UsageError`` for a cache format it lacks, pools of their own, and a context that is
+    not known: it is the memory that is set aside at the start.
 
     A checkpoint that is no ``.gguf`` file is a repository that holds one: ``-hf ORG/NAME[:QUANT]``.
     """
-    hint = "llama.cpp divides a model by layers: --pp instead"
-    refuse_degrees(launch, tp=hint, ep=hint, dp=hint, cp=hint)
     kv = launch.deployment.precision.kv.name
     if kv not in _KV:
         raise UsageError(f"llama.cpp has no KV cache in {kv}", hint=f"--kv {', '.join(_KV)}")

@@ -48,7 +48,7 @@ def refuse_untaken(launch: Launch, takes: frozenset[str]) -> None:
 
 
 def _differing(value: Any, default: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    names = [f.name for f in fields(value)] if is_dataclass(value) else list(type(value).spec_fields)
+    names = [f.name for f in fields(value) if f.compare] if is_dataclass(value) else list(type(value).spec_fields)
     for name in names:
         own, usual = getattr(value, name), getattr(default, name)
         if own == usual:

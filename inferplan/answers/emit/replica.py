@@ -121,7 +121,7 @@ def launch(
         raise InfeasibleError(
             f"{deployment.describe()} does not hold one request of {context or 1:,} tokens",
             because=f"the cache pool is {format_bytes(pool)}, which holds {longest:,} tokens",
-            hint="a shorter --context, a larger --tp or a narrower --quant",
+            hint="a shorter --context, more GPUs or a narrower --quant",
         )
     known = int(longest) if limit else None
     return Launch(
