@@ -20,6 +20,7 @@ from inferplan.reports.cost import cost_energy_table, load_cost_table
 from inferplan.reports.plan_figures import (
     CERTAIN,
     alike_steps,
+    beside_api,
     candidates,
     cost_of,
     dated_money,
@@ -71,7 +72,7 @@ def plan_report(plan: Plan) -> Report:
     tables += [tiers_table(plan)] if plan.tiered else []
     tables += [confidence_table(plan)] if plan.curve else []
     cost, energy = cost_of(plan), energy_of(plan)
-    tables += [load_cost_table(cost, plan.question.api), *terms_tables(plan)] if cost else []
+    tables += [load_cost_table(cost, beside_api(plan)), *terms_tables(plan)] if cost else []
     tables += [cost_energy_table(energy)] if energy else []
     tables += [alternatives_table(plan)] if plan.alternatives else []
     tables += [runners_table(plan)] if plan.runners else []

@@ -16,6 +16,7 @@ from inferplan.planning.plan import Plan
 from inferplan.planning.verify import Verified
 from inferplan.reports.cost import cost_energy_record, load_cost_record
 from inferplan.reports.plan_figures import (
+    beside_api,
     break_even_batch,
     candidate,
     cheapest_drafting,
@@ -72,7 +73,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "simulation_time_scale": plan.option.slow.step,
             "late_at_p99_s": plan.option.slow.tail,
         },
-        "cost": load_cost_record(cost, plan.question.api) if cost else None,
+        "cost": load_cost_record(cost, beside_api(plan)) if cost else None,
         "terms": [record(row) for row in terms_of(plan)],
         "energy": cost_energy_record(energy) if energy else None,
         "power": None if watts is None else record(watts),
