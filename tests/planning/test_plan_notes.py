@@ -125,7 +125,7 @@ def carried(found: Any, **load: Any) -> float:
 
 
 def test_what_a_plan_carries_within_its_limits_by_hand() -> None:
-    """80 % of 1.5 times 31.25 are 37.5. 2,000 people: 80 % of 1.3 times are 2,080, who think 60 s and wait 5 s: 32/s."""
+    """80 % of 1.5 times 31.25 are 37.5. 2,000 people: 80 % of 1.3 times are 2,080, who each ask every 65 s."""
     assert carried(SimpleNamespace(factor=1.5, open=False)) == pytest.approx(37.5)
     assert carried(SimpleNamespace(factor=1.3, open=False), users=2000, think=60.0) == pytest.approx(32.0)
     assert carried(SimpleNamespace(factor=9.0, open=True)) == inf  # nothing broke a limit
