@@ -7,8 +7,9 @@ from typing import Any
 
 from inferplan.answers.cost import ApiPrice, BatchCost, Cost, Energy
 from inferplan.catalog.bills import Bill, Offer, no_month
-from inferplan.figures import Figure, finite, lines, record, short_time, text
+from inferplan.figures import Figure, lines, record, short_time, text
 from inferplan.reports.estimate import basis_note, deployment_record
+from inferplan.reports.hosted import never_even
 from inferplan.serving.techniques.applied import refusal
 from inferplan.table import Report, Table
 from inferplan.units import HOURS_PER_MONTH
@@ -104,38 +105,13 @@ def cost_table(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | 
 
 
 def load_cost_table(cost: Cost, same: list[Figure]) -> Table:
-    """The same of a load that was asked for, beside what an API charges for it (:func:`same_load`)."""
+    """The same of a load that was asked for, beside what an API charges for it (:mod:`inferplan.reports.hosted`)."""
     return lines("cost", [*_bill(cost, None, None), *same])
 
 
 def load_cost_record(cost: Cost, same: list[Figure]) -> dict[str, Any]:
     """As JSON."""
     return {**cost_record(cost), **record(same)}
-
-
-def same_load(cost: Cost, api: ApiPrice, most: float) -> list[Figure]:
-    """What an API charges in a month for the load that is served, all of the month. most: the requests/s that the
-    replicas carry within their limits: beyond it more of them are bought, and nothing breaks even."""
-    monthly = cost.capacity_per_month * cost.per_month / cost.break_even(api)
-    unit, times, rate = cost.bill.offer.currency, monthly / cost.per_month, cost.break_even_rate(api)
-    never = "" if rate <= most else _never(most)
-    return [
-        Figure(
-            "api_per_month",
-            monthly,
-            f"an API at {api.input:g}/{api.output:g} for this load, all month",
-            lambda charged: (
-                f"{charged:,.0f} {unit} per month, {times:.2g} times this bill; "
-                f"{never or f'as much as it at {rate:.3g} requests/s'}"
-            ),
-        ),
-        Figure("break_even_requests_per_s", None if never else finite(rate)),
-        Figure("no_break_even", never or None),
-    ]
-
-
-def _never(most: float) -> str:
-    return f"the API stays cheaper at any load these replicas carry (up to {most:.3g} requests/s)"
 
 
 def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> list[Figure]:
@@ -161,12 +137,7 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
             for bill in bills
             if bill.idle
         ),
-        Figure(
-            "per_month",
-            cost.per_month,
-            f"per month of {HOURS_PER_MONTH:g} hours",
-            lambda v: f"{v:,.0f} {unit}{f' ({short}, so not on offer)' if (short := no_month(bills)) else ''}",
-        ),
+        _month(cost, bills),
         Figure("per_request", cost.per_request),
         Figure("output_to_input_ratio", cost.ratio),
         Figure(
@@ -203,6 +174,13 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
     return figures if api is None else [*figures, *_break_even(cost, api)]
 
 
+def _month(cost: Cost, bills: list[Bill]) -> Figure:
+    """The bill of a month, with what is let for days alone."""
+    short, label = no_month(bills), f"per month of {HOURS_PER_MONTH:g} hours"
+    said = f"{cost.per_month:,.0f} {cost.bill.offer.currency}{f' ({short}, so not on offer)' if short else ''}"
+    return Figure("per_month", cost.per_month, label, text=said)
+
+
 def _paid(bill: Bill, hour: Callable[[float], str]) -> list[Figure]:
     """What is bought, and what the same is at the list that bills are compared with."""
     found = [text(bill.describe(), hour(bill.per_hour))]
@@ -224,7 +202,7 @@ def _break_even(cost: Cost, api: ApiPrice) -> list[Figure]:
             lambda requests: f"{requests:,.0f} requests per month ({verdict}), {rate:.3g} per second on average",
         ),
         Figure("break_even_requests_per_s", rate if share <= 1 else None),
-        Figure("no_break_even", None if share <= 1 else _never(cost.rates.requests)),
+        Figure("no_break_even", None if share <= 1 else never_even(cost.rates.requests)),
         Figure("break_even_share_of_capacity", share),
     ]
 

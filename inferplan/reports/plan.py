@@ -20,7 +20,6 @@ from inferplan.reports.cost import cost_energy_table, load_cost_table
 from inferplan.reports.plan_figures import (
     CERTAIN,
     alike_steps,
-    beside_api,
     candidates,
     cost_of,
     dated_money,
@@ -39,7 +38,7 @@ from inferplan.reports.plan_figures import (
     shape,
     terms_of,
 )
-from inferplan.reports.plan_notes import answer, error_unknown, notes, quality_headline
+from inferplan.reports.plan_notes import answer, beside_api, error_unknown, notes, quality_headline
 from inferplan.reports.plan_record import plan_record
 from inferplan.reports.plan_survival import survival_table
 from inferplan.reports.plan_tiers import chain_text, tiers_table

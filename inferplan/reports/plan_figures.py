@@ -24,7 +24,6 @@ from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.verify import Verified
-from inferplan.reports.cost import same_load
 from inferplan.serving.techniques.speculation import break_even
 from inferplan.traffic.people import in_flight_line
 from inferplan.units import HOURS_PER_MONTH, format_quantity
@@ -150,12 +149,6 @@ def cost_of(plan: Plan) -> Cost | None:
     *prompts, bill = option.purchases
     beside = prompts[0] if prompts else None
     return Cost(bill=bill, rates=rates_of(plan), beside=beside, tiers=option.tier_cost)
-
-
-def beside_api(plan: Plan) -> list[Figure]:
-    """What an API charges for the load of the plan; nothing where none is named, or there is no bill."""
-    cost, api = cost_of(plan), plan.question.api
-    return [] if cost is None or api is None else same_load(cost, api, plan.carried)
 
 
 def energy_of(plan: Plan) -> Energy | None:

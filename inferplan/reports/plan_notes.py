@@ -17,6 +17,7 @@ from inferplan.estimate.deployment import parts_rest_on
 from inferplan.estimate.resting import outside_band
 from inferplan.estimate.structured import mask_filling
 from inferplan.estimate.support import FEWEST_SYSTEMS, too_few
+from inferplan.figures import Figure
 from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
 from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
 from inferplan.planning.forms import forgone_of
@@ -25,12 +26,13 @@ from inferplan.planning.plan import Plan
 from inferplan.planning.verify import TOO_SHORT, Verified
 from inferplan.reports.emit import cap_note
 from inferplan.reports.estimate import media_note
+from inferplan.reports.hosted import same_load
 from inferplan.reports.known_error import constants_of, late_tokens
 from inferplan.reports.plan_figures import (
     CERTAIN,
-    beside_api,
     break_even_batch,
     cheapest_drafting,
+    cost_of,
     dated_money,
     devices,
     gpus,
@@ -77,6 +79,12 @@ def answer(plan: Plan) -> str:
         checkpoint_line(plan),
     )
     return " ".join([*_sentences([error_unknown(plan), served_line(plan)]), text, *_sentences(lines)])
+
+
+def beside_api(plan: Plan) -> list[Figure]:
+    """What an API charges for the load of the plan; nothing where none is named, or there is no bill."""
+    cost, api = cost_of(plan), plan.question.api
+    return [] if cost is None or api is None else same_load(cost, api, plan.carried)
 
 
 def sentence(line: str) -> str:

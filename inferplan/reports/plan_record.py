@@ -16,7 +16,6 @@ from inferplan.planning.plan import Plan
 from inferplan.planning.verify import Verified
 from inferplan.reports.cost import cost_energy_record, load_cost_record
 from inferplan.reports.plan_figures import (
-    beside_api,
     break_even_batch,
     candidate,
     cheapest_drafting,
@@ -34,7 +33,7 @@ from inferplan.reports.plan_figures import (
     terms_of,
 )
 from inferplan.reports.plan_load import load_record
-from inferplan.reports.plan_notes import error_unknown, forgone_form
+from inferplan.reports.plan_notes import beside_api, error_unknown, forgone_form
 from inferplan.reports.plan_survival import survival_record
 from inferplan.reports.plan_tiers import tiers_record
 from inferplan.traffic.requests import Slo

@@ -17,6 +17,7 @@ from inferplan.figures import record
 from inferplan.reports import cost as costs
 from inferplan.reports import day as days
 from inferplan.reports import fit, horizon, several, validation
+from inferplan.reports.hosted import same_load
 from inferplan.traffic.requests import Slo
 from tests.cases import for_each
 from tests.validate.test_facts import ROWS, scored
@@ -409,7 +410,7 @@ def test_a_bill_beside_that_of_an_api() -> None:
 def test_nothing_breaks_even_beyond_what_is_carried(most: float, said: str) -> None:
     """0.0012 a request: 0.5 of them a second are 1,314,000 a month, 1,577 EUR of 21,900; 18,250,000 are 6.944 a second,
     and a fleet that carries fewer than that is never full enough."""
-    same = costs.same_load(COST, ApiPrice(input=1.0, output=2.0), most)
+    same = same_load(COST, ApiPrice(input=1.0, output=2.0), most)
     label = "an API at 1/2 for this load, all month"
     assert cells(same) == {label: f"1,577 EUR per month, 0.072 times this bill; {said}"}
     never = said.startswith("the API")
@@ -421,7 +422,7 @@ def test_nothing_breaks_even_beyond_what_is_carried(most: float, said: str) -> N
 
 
 def test_a_free_api_is_never_dearer() -> None:
-    figures = costs.same_load(COST, ApiPrice(input=0.0, output=0.0), inf)
+    figures = same_load(COST, ApiPrice(input=0.0, output=0.0), inf)
     assert record(figures) == {"api_per_month": 0.0, "break_even_requests_per_s": None, "no_break_even": None}
 
 
