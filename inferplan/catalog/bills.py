@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 import numpy as np
 
-from inferplan.units import Num
+from inferplan.units import HOURS_PER_MONTH, Num
 
 PRICE_AGE = datetime.timedelta(days=45)
 """The age of an older price is said wherever it is shown: in five months (October 2025 to March 2026) a reserved H100
@@ -80,6 +81,12 @@ class Offer:
         return self.per_hour / self.size
 
     @property
+    def most_days(self) -> int | None:
+        """Days that it is let for at most; ``None`` where its length is not in days."""
+        found = re.search(r"(\d+) days?$", self.length)
+        return int(found[1]) if found else None
+
+    @property
     def stale(self) -> bool:
         """Whether the price is older than :data:`PRICE_AGE`; one that the user states has no age."""
         return self.date is not None and today() - self.date > PRICE_AGE
@@ -140,6 +147,8 @@ class Offer:
             lines.append(f"{self.source} on {self.gpu}: {self.note}")
         if self.term in _MEANING:
             lines.append(f"{self.term}: {_MEANING[self.term]}")
+        if (days := self.most_days) is not None and days * 24 < HOURS_PER_MONTH:
+            lines.append(f"{self.source} lets {self.gpu} for {days} days at most: no month's bill is on offer")
         return lines
 
 
@@ -212,6 +221,13 @@ class Bill:
     def line(self) -> str:
         """:meth:`describe` with :attr:`list_price` behind it."""
         return "; ".join(part for part in (self.describe(), self.list_price) if part)
+
+
+def no_month(bills: Iterable[Bill]) -> str:
+    """``"7 days at most"`` where something is let for less than a month; empty where nothing is."""
+    days = [bill.offer.most_days for bill in bills]
+    least = min((one for one in days if one is not None), default=None)
+    return f"{least} days at most" if least is not None and least * 24 < HOURS_PER_MONTH else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,6 +121,11 @@ class PriceList(Spec):
             raise ValueError(f"instances has {said} more than once; names or terms tell two instances apart")
         return self
 
+    @property
+    def seller(self) -> str:
+        """Its name, with its kind where that is not a provider: ``"survey rental-3-year"``."""
+        return self.name if self.kind == "provider" else f"{self.kind} {self.name}"
+
     def offers(self, gpu: str | None = None, term: Contract | None = None) -> list[Offer]:
         """What the list sells, of one GPU and on one term where they are given."""
         return [
@@ -280,6 +285,7 @@ class PriceBook:
             known = " ".join(f"--price {gpu}=0.50" for gpu in self.stated)
             return [f"no price of {', '.join(self.stated)}: costs count hours of GPUs; {known} for money"]
         unused = [gpu for gpu in self.stated if gpu not in looked_at]
+        years = self.without_years(looked_at) if self.term == "reserved" else []
         lines = [f"--price {', '.join(unused)} is not used: no candidate has that GPU"] if unused else []
         if self.named and looked_at and all(gpu in self.stated for gpu in looked_at):
             lines.append("--prices is not used: --price states the price of every GPU considered")
@@ -289,7 +295,28 @@ class PriceBook:
             lines.append(
                 f"the cheapest {self.term} bill of {where} ({', '.join(sorted(lists))}); --prices NAME for one"
             )
-        return lines
+        return [*lines, *years]
+
+    def without_years(self, gpus: Iterable[str]) -> list[str]:
+        """The devices whose reservations here all run for days, and the lists that have them for years."""
+        found: dict[str, list[str]] = {}
+        for gpu in gpus:
+            offers = [] if gpu in self.stated else self.offers(gpu)
+            if not offers or any("year" in offer.length for offer in offers):
+                continue
+            elsewhere = {
+                f"; {listing.seller} has {offer.length}: --prices {listing.name}": None
+                for listing in every_list()
+                if listing.currency == self.currency
+                for offer in listing.offers(whole_of(gpu) or gpu, "reserved")
+                if "year" in offer.length
+            }
+            found.setdefault("".join(elsewhere), []).append(gpu)
+        where = "in the lists asked" if self.named else "of a provider is on file"
+        return [
+            f"no price of 1 or 3 years {where if other else 'is on file'} for {', '.join(names)}{other}"
+            for other, names in found.items()
+        ]
 
     @property
     def gpus(self) -> list[str]:

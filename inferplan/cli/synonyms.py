@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+_LET = ("reserved", "reservation", "commitment", "committed", "spot", "on-demand")
 _APART = ("disaggregated", "disaggregate", "disagg", "separate-pools", "pd")
 SAME: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("gpu-type", "gpu-name", "accelerator", "hardware", "system"), ("gpu",)),
@@ -73,6 +74,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "think": ("think-time",),
     **dict.fromkeys((*_APART, "disaggregation", "disaggregation-mode"), ("prefill-replicas",)),
     **dict.fromkeys(("speculative", "speculative-config", "speculative-algorithm", "spec"), ("draft-model",)),
+    **dict.fromkeys(_LET, ("term",)),
     **dict.fromkeys(("ttft-slo", "max-ttft"), ("ttft",)),
     **dict.fromkeys(("tpot-slo", "max-tpot"), ("tpot",)),
 }
@@ -117,6 +119,7 @@ _BESIDE = {
     **dict.fromkeys(("ctx-size", "n-ctx"), ", of one request; llama.cpp's is shared by all slots"),
     **dict.fromkeys(("users", "num-users", "concurrent-users"), _PEOPLE),
     **dict.fromkeys((*_APART, "disaggregation"), " and --decode-replicas"),
+    **{name: f": --term {name if name in _LET[4:] else 'reserved'}; inferplan prices has the lengths" for name in _LET},
 }
 """What else a name may have meant."""
 _NO_OPTION = {

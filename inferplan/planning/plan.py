@@ -297,6 +297,20 @@ class Plan(Chosen):
             return None
         return capacity(self._at, self.question)
 
+    @cached_property
+    def carried(self) -> float:
+        """Requests a second that the replicas carry within the limits at the share of their capacity that is planned;
+        infinity where no load that was tried breaks a limit. A job is all that its replicas carry."""
+        found, users = self.capacity, self.question.demand.users
+        if found is None:
+            return self.rate
+        factor = found.factor * self.question.sizing.utilisation
+        if found.open or factor <= 1.0:
+            return inf if found.open else self.rate
+        if users is None:
+            return factor * self.rate
+        return users * factor / (_response(self._at(factor)) + self.question.demand.think)
+
     def _at(self, factor: float) -> Verified:
         """The fleet under so many times the load, in a run that is long enough for its percentile."""
         return Simulations(most=0, known=self.known).long(self.option, self.question, factor)

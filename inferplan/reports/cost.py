@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from inferplan.answers.cost import ApiPrice, BatchCost, Cost, Energy
-from inferplan.catalog.bills import Bill, Offer
+from inferplan.catalog.bills import Bill, Offer, no_month
 from inferplan.figures import Figure, lines, record, short_time, text
 from inferplan.reports.estimate import basis_note, deployment_record
+from inferplan.reports.hosted import never_even
 from inferplan.serving.techniques.applied import refusal
 from inferplan.table import Report, Table
 from inferplan.units import HOURS_PER_MONTH
@@ -80,6 +81,12 @@ def _service_notes(service: BatchCost) -> list[str]:
             f"batch {batch:,.0f} is the most that memory and engine hold; this gives about the lowest cost per "
             "token here, and limits on latency make it cost more (--batch N, or inferplan plan)"
         )
+    if (api := service.asked.api) is not None:
+        load, ttft = service.result.load, short_time(float(service.result.ttft))
+        lines.append(
+            f"the break-even asks for no limits: it counts batch {load.batch:,.0f} with a TTFT of {ttft}; inferplan "
+            f"plan MODEL --rate 10 --api-price {api.input:g}/{api.output:g} counts what is carried within limits"
+        )
     held = service.held
     if held > service.result.deployment.parallel.replicas:
         lines.append(f"the instances you pay for hold {held} replicas: --replicas {held} costs the same per hour")
@@ -97,33 +104,14 @@ def cost_table(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | 
     return lines("cost", _bill(cost, api, requests_a_day))
 
 
-def load_cost_table(cost: Cost, api: ApiPrice | None) -> Table:
-    """The same of a load that was asked for, beside what an API charges for it."""
-    return lines("cost", [*_bill(cost, None, None), *_same_load(cost, api)])
+def load_cost_table(cost: Cost, same: list[Figure]) -> Table:
+    """The same of a load that was asked for, beside what an API charges for it (:mod:`inferplan.reports.hosted`)."""
+    return lines("cost", [*_bill(cost, None, None), *same])
 
 
-def load_cost_record(cost: Cost, api: ApiPrice | None) -> dict[str, Any]:
+def load_cost_record(cost: Cost, same: list[Figure]) -> dict[str, Any]:
     """As JSON."""
-    return {**cost_record(cost), **record(_same_load(cost, api))}
-
-
-def _same_load(cost: Cost, api: ApiPrice | None) -> list[Figure]:
-    """What an API charges in a month for the load that is served, all of the month; nothing without one."""
-    if api is None:
-        return []
-    monthly = cost.capacity_per_month * cost.per_month / cost.break_even(api)
-    unit, times, rate = cost.bill.offer.currency, monthly / cost.per_month, cost.break_even_rate(api)
-    return [
-        Figure(
-            "api_per_month",
-            monthly,
-            f"an API at {api.input:g}/{api.output:g} for this load, all month",
-            lambda charged: (
-                f"{charged:,.0f} {unit} per month, {times:.2g} times this bill; as much as it at {rate:.3g} requests/s"
-            ),
-        ),
-        Figure("break_even_requests_per_s", rate),
-    ]
+    return {**cost_record(cost), **record(same)}
 
 
 def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> list[Figure]:
@@ -149,7 +137,7 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
             for bill in bills
             if bill.idle
         ),
-        Figure("per_month", cost.per_month, f"per month of {HOURS_PER_MONTH:g} hours", lambda v: f"{v:,.0f} {unit}"),
+        _month(cost, bills),
         Figure("per_request", cost.per_request),
         Figure("output_to_input_ratio", cost.ratio),
         Figure(
@@ -186,6 +174,13 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
     return figures if api is None else [*figures, *_break_even(cost, api)]
 
 
+def _month(cost: Cost, bills: list[Bill]) -> Figure:
+    """The bill of a month, with what is let for days alone."""
+    short, label = no_month(bills), f"per month of {HOURS_PER_MONTH:g} hours"
+    said = f"{cost.per_month:,.0f} {cost.bill.offer.currency}{f' ({short}, so not on offer)' if short else ''}"
+    return Figure("per_month", cost.per_month, label, text=said)
+
+
 def _paid(bill: Bill, hour: Callable[[float], str]) -> list[Figure]:
     """What is bought, and what the same is at the list that bills are compared with."""
     found = [text(bill.describe(), hour(bill.per_hour))]
@@ -206,7 +201,8 @@ def _break_even(cost: Cost, api: ApiPrice) -> list[Figure]:
             f"break-even with an API at {api.input:g}/{api.output:g}",
             lambda requests: f"{requests:,.0f} requests per month ({verdict}), {rate:.3g} per second on average",
         ),
-        Figure("break_even_requests_per_s", rate),
+        Figure("break_even_requests_per_s", rate if share <= 1 else None),
+        Figure("no_break_even", None if share <= 1 else never_even(cost.rates.requests)),
         Figure("break_even_share_of_capacity", share),
     ]
 

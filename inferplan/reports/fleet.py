@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferplan.catalog.bills import price_text
+from inferplan.catalog.bills import no_month, price_text
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.design import Design
@@ -72,10 +72,10 @@ def _title(plan: FleetPlan) -> str:
     unit, percentile = plan.question.prices.currency, percentile_of(plan.question.slo)
     limits = plan.question.slo.limits.items()
     asked = ", ".join(f"{METRIC_NAMES[name]} {percentile} < {short_time(limit)}" for name, limit in limits)
-    month = plan.cost * HOURS_PER_MONTH
+    month, short = plan.cost * HOURS_PER_MONTH, no_month(part.bill for part in plan.parts)
     return (
         f"{plan.question.space.base.model}: {plan.question.demand.describe()}; {asked}: {plan.cost:,.2f} {unit}/h, "
-        f"{month:,.0f} {unit} per month"
+        f"{month:,.0f} {unit} per month{f' ({short})' if short else ''}"
     )
 
 

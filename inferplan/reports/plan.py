@@ -38,7 +38,7 @@ from inferplan.reports.plan_figures import (
     shape,
     terms_of,
 )
-from inferplan.reports.plan_notes import answer, error_unknown, notes, quality_headline
+from inferplan.reports.plan_notes import answer, beside_api, error_unknown, notes, quality_headline
 from inferplan.reports.plan_record import plan_record
 from inferplan.reports.plan_survival import survival_table
 from inferplan.reports.plan_tiers import chain_text, tiers_table
@@ -71,7 +71,7 @@ def plan_report(plan: Plan) -> Report:
     tables += [tiers_table(plan)] if plan.tiered else []
     tables += [confidence_table(plan)] if plan.curve else []
     cost, energy = cost_of(plan), energy_of(plan)
-    tables += [load_cost_table(cost, plan.question.api), *terms_tables(plan)] if cost else []
+    tables += [load_cost_table(cost, beside_api(plan)), *terms_tables(plan)] if cost else []
     tables += [cost_energy_table(energy)] if energy else []
     tables += [alternatives_table(plan)] if plan.alternatives else []
     tables += [runners_table(plan)] if plan.runners else []

@@ -10,7 +10,7 @@ from typing import Any
 from inferplan.answers.cost import Cost, Energy, Rates
 from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Launch, command_line, launch
-from inferplan.catalog.bills import STATED, Bill
+from inferplan.catalog.bills import STATED, Bill, no_month
 from inferplan.catalog.price_lists import TERMS
 from inferplan.errors import InferplanError
 from inferplan.estimate.deployment import Deployment
@@ -234,11 +234,12 @@ def terms_of(plan: Plan) -> list[list[Figure]]:
 
 
 def _on_terms(term: str, bills: list[Bill]) -> list[Figure]:
-    hourly, unit = sum(bill.per_hour for bill in bills), bills[0].offer.currency
+    hourly, unit, short = sum(bill.per_hour for bill in bills), bills[0].offer.currency, no_month(bills)
+    month = hourly * HOURS_PER_MONTH
     return [
         Figure("term", term, "terms", left=True),
         Figure("per_hour", hourly, f"{unit}/h", ",.2f"),
-        Figure("per_month", hourly * HOURS_PER_MONTH, f"{unit} per month", ",.0f"),
+        Figure("per_month", None if short else month, f"{unit} per month", ",.0f", absent=short),
         text("bought", " + ".join(f"{bill.units:,} x {bill.offer.what}" for bill in bills), left=True),
         Figure("gpus_paid", sum(bill.bought for bill in bills), "GPUs paid"),
         Figure("list", [bill.offer.source for bill in bills], text=""),

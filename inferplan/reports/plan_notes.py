@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
+from inferplan.catalog.bills import STATED, Bill, no_month
 from inferplan.catalog.quality import quality_in_short, quality_of, quality_of_cache, quantised_checkpoint
 from inferplan.devices.constants import late_share
 from inferplan.devices.power import UNMEASURED
@@ -16,6 +17,7 @@ from inferplan.estimate.deployment import parts_rest_on
 from inferplan.estimate.resting import outside_band
 from inferplan.estimate.structured import mask_filling
 from inferplan.estimate.support import FEWEST_SYSTEMS, too_few
+from inferplan.figures import Figure
 from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
 from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
 from inferplan.planning.forms import forgone_of
@@ -24,11 +26,13 @@ from inferplan.planning.plan import Plan
 from inferplan.planning.verify import TOO_SHORT, Verified
 from inferplan.reports.emit import cap_note
 from inferplan.reports.estimate import media_note
+from inferplan.reports.hosted import same_load
 from inferplan.reports.known_error import constants_of, late_tokens
 from inferplan.reports.plan_figures import (
     CERTAIN,
     break_even_batch,
     cheapest_drafting,
+    cost_of,
     dated_money,
     devices,
     gpus,
@@ -69,8 +73,18 @@ def answer(plan: Plan) -> str:
     load, first = load_of_users(plan), opening(plan)[:1]
     text += f" The load: {first[0] if first else plan.question.demand.loaded()}" * bool(first or load)
     text += f": {load}." if load else "." * bool(first)
-    lines = (quality_headline(plan), native_line(plan), confidence_line(plan), unknown_line(plan))
+    api = [f"{figure.label}: {figure.shown}" for figure in beside_api(plan) if figure.label]
+    lines = (
+        *(quality_headline(plan), native_line(plan), confidence_line(plan), unknown_line(plan), *api),
+        checkpoint_line(plan),
+    )
     return " ".join([*_sentences([error_unknown(plan), served_line(plan)]), text, *_sentences(lines)])
+
+
+def beside_api(plan: Plan) -> list[Figure]:
+    """What an API charges for the load of the plan; nothing where none is named, or there is no bill."""
+    cost, api = cost_of(plan), plan.question.api
+    return [] if cost is None or api is None else same_load(cost, api, plan.carried)
 
 
 def sentence(line: str) -> str:
@@ -235,15 +249,30 @@ def start_line(plan: Plan) -> str:
         return f"start each replica: {line}"
     if plan.option.deployment.model.encoder is not None:
         return "engine flags for an encoder-decoder are not supported (docs/encoder-decoders.md)"
-    lacking = checkpoint_needs(launch_of(plan))
     words = f"start it: inferplan plan ... -o plan.json, then inferplan emit {engine} plan.json"
-    if lacking:
-        known = quantised_checkpoint(plan.option.deployment.model, plan.option.request.quant or "")
-        named = (known and known.checkpoint) or "ORG/NAME"
-        return f"{words} --checkpoint {named} (it must hold {lacking})"
+    if named := _checkpoint(plan):
+        return f"{words} {named}"
     if plan.option.pools:
         return f"{words} prints the servers of both pools and their router"
     return f"{words} prints the commands of its nodes, or why {engine} has none"
+
+
+def _checkpoint(plan: Plan) -> str:
+    """The option that names a checkpoint of another format, and what it must hold; empty where none is needed."""
+    lacking = checkpoint_needs(launch_of(plan))
+    if not lacking:
+        return ""
+    known = quantised_checkpoint(plan.option.deployment.model, plan.option.request.quant or "")
+    return f"--checkpoint {(known and known.checkpoint) or 'ORG/NAME'} (it must hold {lacking})"
+
+
+def checkpoint_line(plan: Plan) -> str:
+    """The checkpoint that ``emit`` has to be given beside the file of the plan; empty where it needs none."""
+    option = plan.option
+    if option.request.quant is None or option.deployment.model.encoder is not None:
+        return ""
+    named = "" if launch_line(plan) else _checkpoint(plan)
+    return f"to start it: inferplan emit {option.deployment.engine.name} FILE {named}" if named else ""
 
 
 def cap_line(plan: Plan) -> str:
@@ -563,7 +592,14 @@ def price_line(plan: Plan) -> str:
     remarks = dict.fromkeys(
         [*(line for bill in bills for line in bill.remarks), *plan.question.prices.remarks(looked_at)]
     )
+    if plan.question.prices.term in ("on-demand", "spot"):  # beside them reserved terms are shown
+        remarks |= dict.fromkeys(plan.question.prices.on("reserved").without_years(_listed(bills)))
     return "; ".join([f"to buy: {' and '.join(bill.line for bill in bills)}{rest}", *remarks])
+
+
+def _listed(bills: Iterable[Bill]) -> list[str]:
+    """The devices of bills whose price a list states."""
+    return [bill.offer.gpu for bill in bills if bill.offer.source != STATED]
 
 
 def assumptions(plan: Plan) -> list[str]:
@@ -612,7 +648,8 @@ def monthly(option: PlanOption) -> str:
         return ""
     if option.hours is not None:
         return f"{option.cost:,.0f} {option.tariff.currency} in total"
-    return f"{option.cost * HOURS_PER_MONTH:,.0f} {option.tariff.currency} per month"
+    short = no_month(option.purchases)
+    return f"{option.cost * HOURS_PER_MONTH:,.0f} {option.tariff.currency} per month{f' ({short})' if short else ''}"
 
 
 def recommendation(plan: Plan) -> str:

@@ -33,7 +33,7 @@ from inferplan.reports.plan_figures import (
     terms_of,
 )
 from inferplan.reports.plan_load import load_record
-from inferplan.reports.plan_notes import error_unknown, forgone_form
+from inferplan.reports.plan_notes import beside_api, error_unknown, forgone_form
 from inferplan.reports.plan_survival import survival_record
 from inferplan.reports.plan_tiers import tiers_record
 from inferplan.traffic.requests import Slo
@@ -72,7 +72,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "simulation_time_scale": plan.option.slow.step,
             "late_at_p99_s": plan.option.slow.tail,
         },
-        "cost": load_cost_record(cost, plan.question.api) if cost else None,
+        "cost": load_cost_record(cost, beside_api(plan)) if cost else None,
         "terms": [record(row) for row in terms_of(plan)],
         "energy": cost_energy_record(energy) if energy else None,
         "power": None if watts is None else record(watts),

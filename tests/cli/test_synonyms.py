@@ -62,6 +62,8 @@ plan --request-latency = --e2e
 """Flags of vLLM (serve, bench serve), SGLang, TensorRT-LLM, llama.cpp, GuideLLM, AIPerf and genai-perf as their
 documentation writes them, and ours of the same meaning."""
 ANSWERED = """
+plan --reserved = --term
+cost --spot = --term
 plan --gpus = --gpu
 fit --num-gpus = --gpu
 plan --num-users = --in-flight

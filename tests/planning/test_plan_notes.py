@@ -11,8 +11,10 @@ import pytest
 
 from inferplan.answers.drafting import Drafting
 from inferplan.catalog.bills import Offer, Tariff
+from inferplan.figures import Figure
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
+from inferplan.planning.plan import Plan
 from inferplan.planning.power import PowerBudget
 from inferplan.reports import plan_figures, plan_notes
 from inferplan.reports.plan_notes import KeyFigure
@@ -104,6 +106,44 @@ def test_the_answer_begins_with_what_is_not_known() -> None:
     bare = plan_notes.answer(plan(on({}), supported=False, has_confidences=True, measured=None))
     assert bare.startswith("The error of this plan is not known: no held-out measurements of its kernels.")
     assert "3 x h100-sxm at 6.00 USD/h for TTFT p95" in bare and "confidence of 0.8" not in bare
+
+
+def carried(found: Any, **load: Any) -> float:
+    """:attr:`Plan.carried` of a plan that serves 31.25 requests/s, planned for at most 80 % of capacity."""
+    question = SimpleNamespace(
+        demand=SimpleNamespace(**{"users": None, "think": 0.0} | load), sizing=SimpleNamespace(utilisation=0.8)
+    )
+    factors: list[float] = []
+
+    def at(factor: float) -> Any:
+        factors.append(factor)
+        return SimpleNamespace(response=5.0)
+
+    rate: float = Plan.carried.func(SimpleNamespace(capacity=found, question=question, rate=31.25, _at=at))
+    assert factors == ([pytest.approx(0.8 * found.factor)] if load else [])
+    return rate
+
+
+def test_what_a_plan_carries_within_its_limits_by_hand() -> None:
+    """80 % of 1.5 times 31.25 are 37.5. 2,000 people: 80 % of 1.3 times are 2,080, who each ask every 65 s."""
+    assert carried(SimpleNamespace(factor=1.5, open=False)) == pytest.approx(37.5)
+    assert carried(SimpleNamespace(factor=1.3, open=False), users=2000, think=60.0) == pytest.approx(32.0)
+    assert carried(SimpleNamespace(factor=9.0, open=True)) == inf  # nothing broke a limit
+    assert carried(SimpleNamespace(factor=1.2, open=False)) == 31.25  # never less than it was given
+    assert carried(None) == 31.25  # a job
+
+
+def test_the_answer_has_the_api_and_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = [Figure("api_per_month", 1.0, "an API at 1/2", text="1 USD"), Figure("break_even_requests_per_s", 2.0)]
+    monkeypatch.setattr(plan_notes, "beside_api", lambda plan: same)
+    monkeypatch.setattr(plan_notes, "launch_line", lambda plan: None)
+    monkeypatch.setattr(plan_notes, "launch_of", lambda plan: "launch")
+    monkeypatch.setattr(plan_notes, "checkpoint_needs", lambda launch: "fp8 weights")
+    known = SimpleNamespace(checkpoint="org/own", shares={})
+    monkeypatch.setattr(plan_notes, "quantised_checkpoint", lambda model, quant: known)
+    said = plan_notes.answer(plan(option(request=FP8)))
+    start = "To start it: inferplan emit vllm FILE --checkpoint org/own (it must hold fp8 weights)."
+    assert said.endswith(f" An API at 1/2: 1 USD. {start}")
 
 
 def test_the_answer_names_users_and_jobs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,9 @@ from inferplan.figures import record
 from inferplan.reports import cost as costs
 from inferplan.reports import day as days
 from inferplan.reports import fit, horizon, several, validation
+from inferplan.reports.hosted import same_load
 from inferplan.traffic.requests import Slo
+from tests.cases import for_each
 from tests.validate.test_facts import ROWS, scored
 
 
@@ -393,13 +396,50 @@ def test_a_bill_beside_that_of_an_api() -> None:
     assert cheap["break-even with an API at 20/20"].endswith(
         " requests per month (76% of capacity), 0.379 per second on average"
     )
-    same = cells(costs._same_load(COST, ApiPrice(input=1.0, output=2.0)))
-    charged = 0.0012 * 1800 * 730
-    assert same == {
-        "an API at 1/2 for this load, all month": f"{charged:,.0f} EUR per month, {charged / 21900:.2g} times this bill"
-        "; as much as it at 6.94 requests/s"
+
+
+@for_each(
+    ("most", "said"),
+    [
+        (inf, "as much as it at 6.94 requests/s"),
+        (7.0, "as much as it at 6.94 requests/s"),
+        (6.9, "the API stays cheaper at any load these replicas carry (up to 6.9 requests/s)"),
+        (0.5, "the API stays cheaper at any load these replicas carry (up to 0.5 requests/s)"),
+    ],
+)
+def test_nothing_breaks_even_beyond_what_is_carried(most: float, said: str) -> None:
+    """0.0012 a request: 0.5 of them a second are 1,314,000 a month, 1,577 EUR of 21,900; 18,250,000 are 6.944 a second,
+    and a fleet that carries fewer than that is never full enough."""
+    same = same_load(COST, ApiPrice(input=1.0, output=2.0), most)
+    label = "an API at 1/2 for this load, all month"
+    assert cells(same) == {label: f"1,577 EUR per month, 0.072 times this bill; {said}"}
+    never = said.startswith("the API")
+    rate = None if never else pytest.approx(18_250_000 / (730 * 3600))
+    why = said if never else None
+    assert record(same) == {
+        "api_per_month": pytest.approx(1576.8), "break_even_requests_per_s": rate, "no_break_even": why
     }  # fmt: skip
-    assert costs._same_load(COST, None) == []
+
+
+def test_a_free_api_is_never_dearer() -> None:
+    figures = same_load(COST, ApiPrice(input=0.0, output=0.0), inf)
+    assert record(figures) == {"api_per_month": 0.0, "break_even_requests_per_s": None, "no_break_even": None}
+
+
+@for_each(
+    ("length", "said"),
+    [
+        ("flex start of up to 7 days", "21,900 EUR (7 days at most, so not on offer)"),
+        ("30 days", "21,900 EUR (30 days at most, so not on offer)"),  # a month is 30.4
+        ("capacity block of 1 to 182 days", "21,900 EUR"),
+        ("3 years", "21,900 EUR"),
+    ],
+)
+def test_days_are_no_month(length: str, said: str) -> None:
+    offer = replace(SOLD, term="reserved", length=length)
+    days = Cost(bill=Tariff(offers=(offer,), devices=4).bill(1), rates=COST.rates)
+    assert cells(costs._bill(days, None, None))["per month of 730 hours"] == said
+    assert any("days at most" in remark for remark in days.bill.remarks) is ("so not" in said)
 
 
 def test_prices_for_programs() -> None:

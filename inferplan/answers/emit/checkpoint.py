@@ -8,6 +8,7 @@ from pathlib import Path
 from inferplan.answers.emit.replica import Launch
 from inferplan.catalog.assemble import Request, native_precision
 from inferplan.catalog.files import variant
+from inferplan.catalog.quality import quantised_checkpoint
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec
@@ -170,8 +171,18 @@ def checkpoint(launch: Launch) -> str:
     raise UsageError(
         f"the checkpoint must hold {lacking}",
         because=because,
-        hint="--checkpoint FILE.gguf" if engine.name == "llama.cpp" else "--checkpoint ORG/NAME of one that does",
+        hint="--checkpoint FILE.gguf" if engine.name == "llama.cpp" else f"--checkpoint {_that_does(launch)}",
     )
+
+
+def _that_does(launch: Launch) -> str:
+    """The checkpoint on file in the format that was modelled; where none is, or tensors were changed one by one, what
+    to name."""
+    request = launch.request
+    known = (
+        None if request.roles or request.prune else quantised_checkpoint(launch.deployment.model, request.quant or "")
+    )
+    return (known and known.checkpoint) or "ORG/NAME of one that does"
 
 
 def draft_checkpoint(launch: Launch) -> str:

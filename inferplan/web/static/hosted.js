@@ -52,7 +52,7 @@ export class Hosted {
     else if (texts.every((text) => text !== "")) change(texts.map(Number).join("/"));
   }
 
-  /** `cost` is a bill as the JSON has it, or null; `load`: `{ prompt, output, of }`, tokens of a request and the load in words. */
+  /** `cost` is a bill as the JSON has it, or null; `load`: `{ prompt, output, of, most }`, tokens of a request, the load in words, and the requests per second that are carried within limits, if there are any. */
   show(price, cost, load) {
     this.node.hidden = !cost;
     if (!cost) return;
@@ -65,10 +65,10 @@ export class Hosted {
     this.says.textContent = api
       ? verdict({ volume, share, charged }, cost, load)
       : `Own accelerators: ${money(cost.per_million_input_tokens, cost.currency, 4)} per million input tokens${cost.per_million_output_tokens ? `, ${money(cost.per_million_output_tokens, cost.currency, 4)} per million output tokens` : ""}, ${load.of}. With the prices of an API both are compared.`;
-    if (!this.picture.node.hidden) this.#draw({ volume, served, charged }, cost);
+    if (!this.picture.node.hidden) this.#draw({ volume, served, charged, most: (load.most ?? Infinity) * MONTH }, cost);
   }
 
-  #draw({ volume, served, charged }, { per_month: own, currency }) {
+  #draw({ volume, served, charged, most }, { per_month: own, currency }) {
     const right = 1.25 * Math.max(Math.min(volume, 4 * served), served);
     const at = Array.from({ length: 51 }, (_, i) => (i / 50) * right);
     const lines = [
@@ -83,7 +83,7 @@ export class Hosted {
         at,
         lines,
         marks: [
-          ...(volume <= right ? [{ x: volume, text: `break-even ${shortQuantity(volume, "")}` }] : []),
+          ...(volume <= Math.min(right, most) ? [{ x: volume, text: `break-even ${shortQuantity(volume, "")}` }] : []),
           { x: served, text: `this load ${shortQuantity(served, "")}`, low: 1 },
         ],
         say: (index) => `${count(Math.round(at[index]))} requests: ${bills(at[index], index).join(", ")}`,
@@ -101,9 +101,10 @@ export class Hosted {
 }
 
 /** The comparison in words. */
-function verdict({ volume, share, charged }, { per_request: own, currency }, { of }) {
+function verdict({ volume, share, charged }, { per_request: own, currency }, { of, most = Infinity }) {
   const million = `A million requests: ${money(1e6 * own, currency, 2)} ${of}, ${money(1e6 * charged, currency, 2)} at the API.`;
   if (!Number.isFinite(volume)) return `${million} The API costs nothing.`;
+  if (volume > most * MONTH) return `${million} The API stays cheaper at any load these replicas carry (up to ${decimal(most, 1)} requests/s).`;
   const at = `Break-even: ${count(Math.round(volume))} requests per month`;
   return share <= 1
     ? `${million} ${at}, ${percent(share, 0)} of this load.`

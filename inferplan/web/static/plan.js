@@ -124,7 +124,10 @@ export class PlanTab {
     if (!this.result) return;
     const { cost, question, plan } = this.result;
     const { prompt_tokens: prompt, output_tokens: output } = question;
-    this.hosted.show(this.state?.api, cost, { prompt, output: plan.tpot_s === null ? 0 : output, of: "under this load" });
+    const { times_the_load: times = 1, at_least: open = false } = plan.capacity ?? {};
+    const most = open ? Infinity : plan.requests_per_s * Math.max(plan.capacity ? times * question.utilisation : 1, 1);
+    const tokens = { prompt, output: plan.tpot_s === null ? 0 : output };
+    this.hosted.show(this.state?.api, cost, { ...tokens, of: "under this load", most });
   }
 
   #chosen() {
