@@ -101,7 +101,19 @@ def day_report(day: Day, priced: Sequence[str] = ()) -> Report:
     flat = [
         {**row, "classes": {of["name"]: of for of in class_records(one)}} for row, one in zip(policies, day.policies)
     ]
-    return Report(record=whole, tables=tables, notes=_notes(day, priced), rows=flat, of=day)
+    return Report(record=whole, tables=tables, notes=_notes(day, priced), rows=flat, of=day, opening=_no_day(day))
+
+
+def _no_day(day: Day) -> list[str]:
+    """That a profile of less than a day repeats, and says nothing of a night; of a recorded log nothing repeats."""
+    profile, asked = day.asked.profile, day.asked
+    if asked.replay is not None or profile.end >= min(asked.span, DAY):
+        return []
+    lasts = f"profile {profile.name} lasts {format_time(profile.end, 4)} and repeats, with no night in it"
+    return [
+        f"no day: {lasts}; what autoscaling saves in a day cannot be read from it "
+        "(state a day: --profile 00:00=5,08:00=40,20:00=15)"
+    ]
 
 
 def _title(day: Day) -> str:
@@ -269,8 +281,6 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         *replay_notes(day),
         *_scattered(day),
     ]
-    if profile.end < asked.span:
-        lines.append(f"the profile lasts {format_time(profile.end, 4)} and repeats")
     if profile.source:
         lines.append(f"profile: {profile.source}")
     if profile.classes and not classes:

@@ -83,7 +83,7 @@ def test_a_trace_brings_its_lengths(run: Run, tmp_path: Path) -> None:
     assert "1,800 requests in 0.5 h, of 64 tokens in and 8 out on average, constant arrivals" in " ".join(
         ran.out.split()
     )
-    assert "the profile lasts 1,200 s and repeats" in " ".join(ran.out.split())
+    assert "lasts 1,200 s and repeats, with no night in it" in " ".join(ran.out.split())
     rows = run(*asked, "--policy", "static", "--duration", "30min", "--arrivals", "constant", "--format", "csv").out
     assert rows.splitlines()[0].startswith("policy,peak_replicas,gpu_hours,cost_per_day")
     assert rows.splitlines()[1].startswith("static,1,24.0,24.0,USD")
