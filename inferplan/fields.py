@@ -85,8 +85,8 @@ class Real:
 class Share(Real):
     """A share, such as ``0.99`` or ``99%``."""
 
-    low: float = 0.0
-    high: float = 1.0
+    low: float = 0
+    high: float = 1
     above: bool = True
 
     def read(self, name: str, value: Any) -> float:

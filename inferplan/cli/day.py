@@ -162,8 +162,9 @@ def day_command(
 
     Every policy serves the same requests. static runs the peak's replicas all day. scheduled follows the profile and
     starts replicas ahead of each step. reactive follows the rule of Kubernetes' autoscaler. The load per replica is
-    found as in plan: the largest rate within the limits, by simulation, times --utilisation. --replay serves the
-    requests of a log, of hours to weeks; --vs adds other GPUs, divisions or routings.
+    the largest rate within the limits, by simulation as predicted (plan keeps a confidence of 0.8), times
+    --utilisation. --replay serves the requests of a log, of hours to weeks; --vs adds other GPUs, divisions or
+    routings.
 
     Example: inferplan day llama-3.1-8b --gpu l4 --profile 00:00=0.1,08:00=2,20:00=0.5 --workload chat --ttft 2s
     --tpot 120ms --cold-start 90s
