@@ -265,7 +265,7 @@ def _as_predicted(day: Day) -> str:
     if day.usual is None:
         return f"{said} where the error is known"
     rate, peak = day.usual
-    return f"{said}: {rate:.3g} requests/s a replica, {peak:,} for the peak" if rate else f"{said}: no replica does"
+    return f"{said}: {rate:.3g} requests/s per replica, {peak:,} for the peak" if rate else f"{said}: no replica does"
 
 
 def _scattered(day: Day) -> list[str]:
