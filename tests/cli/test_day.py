@@ -337,8 +337,7 @@ def test_a_day_says_how_many_replicas_a_plan_counts(run: Run) -> None:
     """The day is sized as predicted; the replicas at the confidence of a plan are those that plan itself finds."""
     load = ("llama-3.1-8b", "--gpu", "h100-sxm", "--workload", "chat", "--price", "h100-sxm=3")
     stated = ("--profile", "00:00=40", "--duration", "2min", "--policy", "static")
-    said = re.search(
-        r"confidence of 0.8: [\d.]+ requests/s a replica, (\d+) for", " ".join(run("day", *load, *stated).out.split())
-    )
+    shown = " ".join(run("day", *load, *stated).out.split())
+    said = re.search(r"confidence of 0.8: [\d.]+ requests/s per replica, (\d+) for", shown)
     plan = run("plan", *load, "--quant", "native", "--tp", "1", "--rate", "40", "--format", "json").json["plan"]
     assert said is not None and int(said[1]) == plan["replicas"] == 4
