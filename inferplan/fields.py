@@ -81,7 +81,20 @@ class Real:
         raise UsageError(f"{name} must be {f'more than {self.low:g}' if self.above else limit}, not {value:g}")
 
 
-SHARE = Real(0, 1, above=True)
+@dataclass(frozen=True)
+class Share(Real):
+    """A share, such as ``0.99`` or ``99%``."""
+
+    low: float = 0
+    high: float = 1
+    above: bool = True
+
+    def read(self, name: str, value: Any) -> float:
+        per_cent = isinstance(value, str) and value.endswith("%")
+        return float(value[:-1]) / 100 if per_cent else float(value)
+
+
+SHARE = Share()
 """A number above 0 and up to 1."""
 
 

@@ -124,3 +124,10 @@ def test_help_and_json_say_units_and_defaults() -> None:
     assert [one.name for one in options_of(Kettle, "cups", "volume")] == ["water", "cups"]
     assert question_record(Kettle(volume=1.0, power=2e3))["power_w"] == 2e3
     assert "owner" in {one.name for one in fields(Kettle)} - set(question_record(Kettle(volume=1.0, power=1.0)))
+
+
+def test_a_share_is_a_number_or_per_cent() -> None:
+    """99 % is 0.99; more than all is refused."""
+    assert (SHARE.read("--quality", "99%"), SHARE.read("--quality", 0.5)) == (0.99, 0.5)
+    with pytest.raises(UsageError, match=r"--quality is in \(0, 1\], not 1.01"):
+        SHARE.require("--quality", SHARE.read("--quality", "101%"))

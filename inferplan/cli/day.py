@@ -162,11 +162,12 @@ def day_command(
 
     Every policy serves the same requests. static runs the peak's replicas all day. scheduled follows the profile and
     starts replicas ahead of each step. reactive follows the rule of Kubernetes' autoscaler. The load per replica is
-    found as in plan: the largest rate within the limits, by simulation, times --utilisation. --replay serves the
-    requests of a log, of hours to weeks; --vs adds other GPUs, divisions or routings.
+    the largest rate within the limits, by simulation as predicted (plan keeps a confidence of 0.8), times
+    --utilisation. --replay serves the requests of a log, of hours to weeks; --vs adds other GPUs, divisions or
+    routings.
 
-    Example: inferplan day llama-3.1-8b --gpu l4 --profile azure-2023-code --workload chat --ttft 2s --tpot 120ms
-    --cold-start 90s
+    Example: inferplan day llama-3.1-8b --gpu l4 --profile 00:00=0.1,08:00=2,20:00=0.5 --workload chat --ttft 2s
+    --tpot 120ms --cold-start 90s
     """
     load = _load(values, assemble(request))
     designs = _designs(request, load, prices, values, others)
@@ -306,7 +307,8 @@ def _profile(values: dict[str, Any], trace: Requests | None, log: Log | None) ->
     if (values["profile"] is None) is not given:
         raise UsageError(
             "a day needs a profile of its load" + (", one alone" if given else ""),
-            hint="--profile azure-2023-conv, --profile day.csv, or --profile-from TRACE",
+            hint="--profile 00:00=5,08:00=40,20:00=15, --profile day.csv, --profile-from TRACE, or an hour that "
+            "repeats (azure-2023-conv)",
         )
     if trace is not None and values["workload"] is not None:
         raise UsageError(

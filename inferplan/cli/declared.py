@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.cli.numbers import Count, Finite, Positive, Within
+from inferplan.cli.numbers import Count, Finite, Positive, ShareWithin, Within
 from inferplan.fields import (
     Option,
     Part,
     Quantity,
     Real,
+    Share,
     Switch,
     Text,
     Whole,
@@ -73,6 +74,8 @@ def _click_type(kind: Quantity | Whole | Real | Words | Text) -> Any:
         return click.Choice(kind.words)
     if not isinstance(kind, Real):
         return None
+    if isinstance(kind, Share):
+        return ShareWithin(kind.low, kind.high, min_open=kind.above)
     if kind.high < inf:
         return Within(kind.low, kind.high, min_open=kind.above)
     return Finite() if kind.low == -inf else Positive(None if kind.above else kind.low)

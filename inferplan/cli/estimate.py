@@ -120,11 +120,10 @@ def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked 
             notes=[*report.notes, lengths.said()],
         )
     if users:
-        from inferplan.reports.techniques import steady_record
+        from inferplan.reports.techniques import with_steady
 
         served = ServedEstimate(deployment=deployment, load=load, techniques=techniques)
-        state, table = steady_record(served, users)
-        report = replace(report, record={**report.record, "steady_state": state}, tables=[table, *report.tables])
+        report = with_steady(report, result, served, users)
     if request.prune:
         whole = estimate_unchecked(replace(assemble(replace(request, prune=None)), media=deployment.media), load)
         report = replace(report, tables=[*report.tables, pruning_table(result, whole)])

@@ -63,6 +63,19 @@ class Within(_Digits, click.FloatRange):
         return number
 
 
+class ShareWithin(Within):
+    """A share in a range, such as ``0.99`` or ``99%``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if not isinstance(value, str) or not value.endswith("%"):
+            return super().convert(value, param, ctx)
+        try:
+            number = parse_number(value[:-1]) / 100
+        except ValueError:
+            self.fail(f"{value!r} is not a share, such as 15% or 0.15", param, ctx)
+        return super().convert(number, param, ctx)
+
+
 class Positive(Finite):
     """A finite number above 0, or of ``low`` and more."""
 

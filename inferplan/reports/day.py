@@ -16,6 +16,7 @@ from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.deployment import parts_rest_on
 from inferplan.estimate.resting import Resting, outside_band
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
+from inferplan.planning.confidence import USUAL
 from inferplan.planning.day import Day, DayAsked, DayEnergy, PolicyDay, scattered
 from inferplan.planning.day_work import RARE
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
@@ -101,7 +102,19 @@ def day_report(day: Day, priced: Sequence[str] = ()) -> Report:
     flat = [
         {**row, "classes": {of["name"]: of for of in class_records(one)}} for row, one in zip(policies, day.policies)
     ]
-    return Report(record=whole, tables=tables, notes=_notes(day, priced), rows=flat, of=day)
+    return Report(record=whole, tables=tables, notes=_notes(day, priced), rows=flat, of=day, opening=_no_day(day))
+
+
+def _no_day(day: Day) -> list[str]:
+    """That a profile of less than a day repeats, and says nothing of a night; of a recorded log nothing repeats."""
+    profile, asked = day.asked.profile, day.asked
+    if asked.replay is not None or profile.end >= min(asked.span, DAY):
+        return []
+    lasts = f"profile {profile.name} lasts {format_time(profile.end, 4)} and repeats, with no night in it"
+    return [
+        f"no day: {lasts}; what autoscaling saves in a day cannot be read from it "
+        "(state a day: --profile 00:00=5,08:00=40,20:00=15)"
+    ]
 
 
 def _title(day: Day) -> str:
@@ -246,6 +259,15 @@ def _served(day: Day) -> Served:
     return {"a replica": (day.work.design.deployment, float(np.mean(day.requests.prompt)))}
 
 
+def _as_predicted(day: Day) -> str:
+    """At which confidence replicas are counted, and how many a plan counts, which is more careful."""
+    said = f"replicas are counted as predicted; plan keeps the limits at a confidence of {USUAL:g}"
+    if day.usual is None:
+        return f"{said} where the error is known"
+    rate, peak = day.usual
+    return f"{said}: {rate:.3g} requests/s per replica, {peak:,} for the peak" if rate else f"{said}: no replica does"
+
+
 def _scattered(day: Day) -> list[str]:
     if not scattered(day.asked, day.question):
         return []
@@ -265,12 +287,11 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         f"{len(day.requests):,} requests in {asked.span / HOUR:.3g} h, of {np.mean(day.requests.prompt):,.0f} tokens "
         f"in and {np.mean(day.requests.output):,.0f} out on average, {_arrivals(day)}, the "
         f"same for every policy; {asked.routing} routing; used: requests, over the capacity of the replicas paid for",
+        _as_predicted(day),
         *(mix_notes(day) if classes else []),
         *replay_notes(day),
         *_scattered(day),
     ]
-    if profile.end < asked.span:
-        lines.append(f"the profile lasts {format_time(profile.end, 4)} and repeats")
     if profile.source:
         lines.append(f"profile: {profile.source}")
     if profile.classes and not classes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from itertools import starmap
@@ -14,7 +14,7 @@ from inferplan.estimate.anchoring import correction
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.diffusion import DiffusionEstimate
-from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.load import Band, StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, by_place
 from inferplan.estimate.resting import outside_band
@@ -238,23 +238,29 @@ def band_note(estimate: Estimate) -> str:
     word = _first_word(estimate)
     ttft = (word, float(estimate.ttft)) if first is None else (f"{word} at the server", float(np.max(first.at_server)))
     metrics = [(*ttft, "ttft"), *([("TPOT", float(estimate.tpot), "tpot")] if np.all(estimate.load.output > 1) else [])]
-    parts = []
-    for name, value, metric in metrics:
-        band = estimate.band(metric)
-        if band is not None:
-            parts.append(f"{name} {format_time(value * band[0])} to {format_time(value * band[1])}")
-    if parts and estimate.deployment.calibration.anchor is not None:
-        return (
-            f"error: 80 % of unseen runs of a system measured like this lie within {', '.join(parts)} (docs/anchors.md)"
-        )
-    if parts:
-        return f"error: 80 % of held-out measurements lie within {', '.join(parts)} (docs/accuracy.md)"
+    known = within_line(estimate.deployment, [(name, value, estimate.band(metric)) for name, value, metric in metrics])
+    if known:
+        return f"error: {known}"
     if estimate.basis == "roofline":
         return "error: unknown; no measurement supports these times"
     if missing := lacking(estimate.deployment, estimate.forms):
         return f"error: unknown; {too_few(missing)} (docs/accuracy.md)"
     phases = [("prefill", estimate.prefill), *([("decode", estimate.decode)] if len(metrics) > 1 else [])]
     return f"error: unknown; {'; '.join(_why_unknown(name, phase) for name, phase in phases)}"
+
+
+def within_line(deployment: Deployment, figures: Sequence[tuple[str, float, Band | None]]) -> str:
+    """Between which seconds 80 % of measurements of these figures lie, each by its own band; empty without any."""
+    parts = [
+        f"{name} {format_time(value * band[0])} to {format_time(value * band[1])}"
+        for name, value, band in figures
+        if band is not None
+    ]
+    if not parts:
+        return ""
+    if deployment.calibration.anchor is not None:
+        return f"80 % of unseen runs of a system measured like this lie within {', '.join(parts)} (docs/anchors.md)"
+    return f"80 % of held-out measurements lie within {', '.join(parts)} (docs/accuracy.md)"
 
 
 def _why_unknown(name: str, phase: Phase) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from inferplan.answers.fit_models import ModelFit, ModelsThatFit
 from inferplan.catalog.years import year_of
 from inferplan.figures import Figure, record, side_by_side, text
-from inferplan.reports.fit import device_lines, engines_of, load_record, option_figures
+from inferplan.reports.fit import device_lines, engines_of, load_record, load_tables, of_people, option_figures
 from inferplan.table import Report
 from inferplan.units import format_bytes, format_parameters
 
@@ -23,14 +23,17 @@ def models_report(found: ModelsThatFit) -> Report:
     """A line for each model that fits, the largest for its year first; JSON has the others too, and why they do not."""
     fitting, several = found.fitting, len(found.meant) > 1
     records, shown = [_record(one) for one in found.models], fitting[:_MOST]
-    context = f"{found.asked.context or 8192:,}"
+    rows = [_figures(one, several) for one in shown]
+    tokens, held = found.asked.context or 8192, found.asked.held
+    context, load = f"{tokens:,}", f"{held:,} request{'s' if held > 1 else ''}"
     title = f"{len(fitting)} of {len(found.models)} models on file fit {found.have}, the largest for their year first"
     notes = [
         f"requests: how many fit at once, each of {context} tokens or the model's limit",
         "order: parameters, halved for 16 months of age (arXiv 2403.05812); year: of the architecture in transformers, "
         "or of the model (configs/years.yaml)",
         f"overheads: what {engines_of([one.option for one in fitting])} sets aside by default; for another: --engine",
-        "format: the widest that fits; judge for yourself whether answers in a narrower format are good enough",
+        f"format: the widest that holds {load} at once, because narrower ones may answer worse; they hold more "
+        "requests: --quant w4a16 shows that one",
         f"a model in all its formats: inferplan fit {shown[0].model.name} --have {_typed(found)}",
         *device_lines(one.option for one in fitting),
     ]
@@ -39,18 +42,22 @@ def models_report(found: ModelsThatFit) -> Report:
         notes.insert(0, f"each model is shown on the GPU that suits it best among those sold with that memory: {kinds}")
     if len(fitting) > len(shown):
         notes.insert(0, f"{len(fitting) - len(shown)} other models fit too: --format csv lists all")
-    return Report(
+    report = Report(
         record={
             "have": found.have,
             "gpus": [one.gpu for one in found.meant],
             "load": load_record(found.asked),
             "models": records,
         },
-        tables=[side_by_side(title, [_figures(one, several) for one in shown], _SPARE)],
+        tables=[
+            *load_tables(found.asked, tokens),
+            side_by_side(title, rows, _SPARE),
+        ],
         notes=notes,
         rows=records,
         of=found,
     )
+    return of_people(report, found.asked)
 
 
 def _typed(found: ModelsThatFit) -> str:

@@ -9,9 +9,9 @@ import numpy as np
 
 from inferplan.estimate.batch import Estimate
 from inferplan.figures import Figure, labelled_texts, record, text
-from inferplan.reports.estimate import estimate_report
+from inferplan.reports.estimate import band_note, estimate_report, within_line
 from inferplan.reports.simulation import steady_report
-from inferplan.serving.steady import UserLoad, steady_state
+from inferplan.serving.steady import UserLoad, steady_bands, steady_state
 from inferplan.serving.techniques.applied import ServedEstimate
 from inferplan.serving.techniques.chunked_prefill import chunked_prefill
 from inferplan.serving.techniques.offload import reload_gain
@@ -43,16 +43,33 @@ def technique_records(result: ServedEstimate) -> tuple[dict[str, Any], list[Tabl
     return records, [Table(title="techniques", columns=("", ""), rows=rows)]
 
 
-def steady_record(result: ServedEstimate, users: int) -> tuple[dict[str, Any], Table]:
-    """The steady state of so many users whose requests are those of the batch, with its techniques."""
+def with_steady(report: Report, alone: Estimate, served: ServedEstimate, users: int) -> Report:
+    """The report of a batch alone behind the steady state of so many users whose requests are those of ``served``, with
+    its techniques. Each has bands of its own."""
     load = UserLoad(
         concurrency=float(users),
-        prompt=result.load.prompt,
-        output=result.load.output,
-        hit_rate=result.techniques.hit_rate,
+        prompt=served.load.prompt,
+        output=served.load.output,
+        hit_rate=served.techniques.hit_rate,
     )
-    state = steady_state(result.deployment, load, speculation=result.techniques.speculation)
-    return state.to_dict(), steady_report(state)
+    state = steady_state(served.deployment, load, speculation=served.techniques.speculation)
+    bands = steady_bands(served.deployment, load, served.forms)
+    figures = {"ttft": float(state.ttft), **({"tpot": float(state.tpot)} if load.output > 1 else {})}
+    ends = {
+        f"{name}_{end}_s": None if (band := bands.get(name)) is None else figures[name] * band[place]
+        for name in figures
+        for place, end in enumerate(("low", "high"))
+    }
+    named = {"ttft": "TTFT at the server, mean", "tpot": "TPOT"}
+    within = within_line(served.deployment, [(named[name], value, bands.get(name)) for name, value in figures.items()])
+    own, whose = band_note(alone), f"error of the steady state: {within or 'unknown; no band is known for its steps'}"
+    said = own.replace("error:", "error of the batch alone:", 1)
+    return replace(
+        report,
+        record={**report.record, "steady_state": {**state.to_dict(), **ends}},
+        tables=[steady_report(state), *report.tables],
+        notes=[line for note in report.notes for line in ([whose, said] if note == own else [note])],
+    )
 
 
 def _speculation(result: ServedEstimate) -> list[Figure]:

@@ -19,6 +19,7 @@ step in progress, waits for nobody and sees the idle server's times (:mod:`infer
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,8 +28,10 @@ import numpy as np
 
 from inferplan.devices.cadence import require_closed_form
 from inferplan.errors import UsageError
-from inferplan.estimate.anchoring import correction
+from inferplan.estimate.anchoring import anchored_bands, correction
+from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import Band
 from inferplan.features import require_together, those
 from inferplan.models.spec import require_readable, require_tokens
 from inferplan.serving.admission import Rules
@@ -141,6 +144,15 @@ def steady_state(
     rules = rules_of(deployment, flags, float(np.mean(load.prompt)), float(np.mean(total)), speculation.draft)
     rules = verifying(rules, speculation.width, deployment.parallel.pp)
     return _Loop(deployment=deployment, rules=rules, load=load, speculation=speculation).solve()
+
+
+def steady_bands(deployment: Deployment, load: UserLoad, forms: Sequence[str] = ()) -> dict[str, Band]:
+    """The bands of TTFT and TPOT of a load that is a single point: as of every served request, and with measured runs
+    of its own what they leave open at so many users. ``forms`` as in :func:`inferplan.estimate.support.lacking`."""
+    found = serving_bands(deployment, float(load.prompt), forms)
+    here = load.concurrency / deployment.parallel.replicas
+    measured = anchored_bands(deployment, here, load.prompt, load.output) if found else {}
+    return {name: measured.get(name, band) for name, band in found.items()}
 
 
 def admissible(rules: Rules, prompt: Num, output: Num) -> Num:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_a_trace_brings_its_lengths(run: Run, tmp_path: Path) -> None:
     assert "1,800 requests in 0.5 h, of 64 tokens in and 8 out on average, constant arrivals" in " ".join(
         ran.out.split()
     )
-    assert "the profile lasts 1,200 s and repeats" in " ".join(ran.out.split())
+    assert "lasts 1,200 s and repeats, with no night in it" in " ".join(ran.out.split())
     rows = run(*asked, "--policy", "static", "--duration", "30min", "--arrivals", "constant", "--format", "csv").out
     assert rows.splitlines()[0].startswith("policy,peak_replicas,gpu_hours,cost_per_day")
     assert rows.splitlines()[1].startswith("static,1,24.0,24.0,USD")
@@ -330,3 +331,13 @@ def test_turns_that_a_router_scatters_are_sized_as_if_nothing_was_found(run: Run
     deep = run(*words, "--turns", "100", "--think-time", "1ms")
     assert deep.code == 2 and "beyond a context of 131,072" in deep.err
     assert "--think-time 60s" in run(*words, "--turns", "8").err
+
+
+def test_a_day_says_how_many_replicas_a_plan_counts(run: Run) -> None:
+    """The day is sized as predicted; the replicas at the confidence of a plan are those that plan itself finds."""
+    load = ("llama-3.1-8b", "--gpu", "h100-sxm", "--workload", "chat", "--price", "h100-sxm=3")
+    stated = ("--profile", "00:00=40", "--duration", "2min", "--policy", "static")
+    shown = " ".join(run("day", *load, *stated).out.split())
+    said = re.search(r"confidence of 0.8: [\d.]+ requests/s per replica, (\d+) for", shown)
+    plan = run("plan", *load, "--quant", "native", "--tp", "1", "--rate", "40", "--format", "json").json["plan"]
+    assert said is not None and int(said[1]) == plan["replicas"] == 4

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.cases import for_each
@@ -377,3 +379,67 @@ def test_compare_counts_what_the_token_budget_costs(run: Run) -> None:
         assert (found[0]["ttft_at_server_s"] > 0.3) is bool(budget)
     assert "TTFT at the server, one request, idle" in run("compare", *words, "--gpu", "h100-sxm,h200-sxm").out
     assert "only the activation memory" in run("cost", *words, *budget, "--gpu", "h100-sxm").out
+
+
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+SHOWN = r"([\d.,]+) (us|ms|s)"
+
+
+def seconds_in(text: str, pattern: str) -> list[float]:
+    """The times that a line of the report shows, in order."""
+    found = re.search(pattern.replace("TIME", SHOWN), text, re.MULTILINE)
+    assert found is not None, (pattern, text)
+    parts = found.groups()
+    return [float(number.replace(",", "")) * SECONDS[unit] for number, unit in zip(parts[::2], parts[1::2])]
+
+
+def drawn_loads(count: int) -> list[list[str]]:
+    """Loads on systems with an error band, from a seed that is written down."""
+    rng = np.random.default_rng(20261130)
+    systems = [["llama-3.1-8b", "--gpu", "h100-sxm"], ["llama-3.1-8b", "--gpu", "h200"]]
+    systems += [["llama-3.1-70b", "--gpu", "h100-sxm", "--tp", "4"], ["qwen3-8b", "--gpu", "h100-sxm"]]
+    techniques = [[], ["--prefix-hit-rate", "0.5"], ["--batch", "8"]]
+    return [
+        [
+            *systems[rng.integers(len(systems))],
+            *("--prompt", str(rng.integers(64, 8192)), "--output", str(rng.integers(2, 1024))),
+            *("--in-flight", str(rng.integers(1, 400))),
+            *techniques[rng.integers(len(techniques))],
+        ]
+        for _ in range(count)
+    ]
+
+
+def test_a_band_is_that_of_the_figure_that_is_shown(run: Run) -> None:
+    """The steady state of so many requests has one, the batch alone another: each holds its own figure. On an H100 the
+    band of one request ends below the TPOT of 32."""
+    ends, known = "TIME to TIME, TPOT TIME to TIME", 0
+    for load in [["llama-3.1-8b", "--gpu", "h100-sxm", "--in-flight", "32"], *drawn_loads(7)]:
+        shown = run("estimate", *load).out
+        if "error of the steady state: unknown" in shown:
+            continue
+        known += 1
+        steady, alone = shown.split("in bf16 on", 1)
+        figures = seconds_in(steady, r"^TTFT at the server, mean +TIME$") + seconds_in(steady, r"^TPOT +TIME$")
+        band = seconds_in(alone, f"error of the steady state: .* TTFT at the server, mean {ends}")
+        assert band[0] <= figures[0] <= band[1] and band[2] <= figures[1] <= band[3], load
+        of_batch = seconds_in(alone, r"^TTFT at the server, .*idle +TIME") + seconds_in(alone, r"\(TPOT\), mean +TIME")
+        own = seconds_in(alone, f"error of the batch alone: .* TTFT at the server {ends}")
+        assert own[0] <= of_batch[0] <= own[1] and own[2] <= of_batch[1] <= own[3], load
+        record = run("estimate", *load, "--format", "json").json["steady_state"]
+        kept = [record[f"{name}_{end}_s"] for name in ("ttft", "tpot") for end in ("low", "high")]
+        assert kept == pytest.approx(band, rel=1e-3)
+        if load[-1] == "32":
+            assert own[3] < figures[1]
+    assert known >= 4
+
+
+def test_the_steady_state_has_the_band_of_a_simulation_of_it(run: Run) -> None:
+    """The same factors, about its own mean."""
+    load = ("llama-3.1-8b", "--gpu", "h100-sxm", "--prompt", "300", "--output", "40", "--in-flight", "9")
+    state = run("estimate", *load, "--format", "json").json["steady_state"]
+    ran = run("simulate", *load, "--requests", "60", "--format", "json").json
+    for name in ("ttft", "tpot"):
+        for end in ("low", "high"):
+            factor = ran[f"{name}_{end}_s"] / ran[f"{name}_s"]["mean"]
+            assert state[f"{name}_{end}_s"] / state[f"{name}_s"] == pytest.approx(factor, rel=1e-9)
