@@ -40,6 +40,7 @@ from inferplan.catalog.workloads import (
 from inferplan.cli.declared import Declared, gets, options_of, quantity, with_options
 from inferplan.cli.from_server import FromAsked, anchored, from_options
 from inferplan.cli.layers import Layered
+from inferplan.cli.missing import Lack, lacks_of_load, refuse_lacks
 from inferplan.cli.numbers import Count, Finite, OrMost, share
 from inferplan.cli.options import (
     BACKEND,
@@ -197,6 +198,8 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     classes = asked_classes(values, alone=False)
     if not (named or values["trace"] or values["sessions"] or classes.classes):
         values = _with_lengths(load_model(model), values)
+    if not (values["sessions"] or classes.classes):
+        _require_said(model, values, named, closed)
     people = people_of(values, named)
     values = people_load(values, people, closed)
     budgets = parse_budgets(values["thinking_budget"] or "")
@@ -249,6 +252,19 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         most=most,
         api=parse_api_price(values["api_price"]),
     )
+
+
+def _require_said(model: str, values: dict[str, Any], named: WorkloadSpec | None, closed: str | None) -> None:
+    """Raise ``UsageError`` that names all that is missing of the load, where that is more than one thing, or limits for
+    a trace."""
+    traced, job = bool(values["trace"]), values["deadline"] is not None
+    lacks = lacks_of_load(model, values, None if traced else named, traced)
+    lacks = [one for one in lacks if not (job and one.of_limits)]
+    loads = ("rate", "people", "requests", closed or "rate")
+    if not (traced or job or any(values[name] is not None for name in loads)):
+        lacks.append(Lack("a load", "--rate 10"))
+    if len(lacks) > 1 or (traced and lacks and named is None):
+        refuse_lacks("a plan", lacks)
 
 
 def _limits(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> Slo:
@@ -337,8 +353,8 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
     if not prompt or not output:
         missing = " and ".join(option for option, text in (("--prompt", prompt), ("--output", output)) if not text)
         what = f"workload {named.name} has only limits" if named else "the lengths of requests are missing"
-        lengths = "--prompt 1024" if output else "--prompt 1024 --output 256"
-        raise UsageError(what, because=f"no {missing}", hint=f"{lengths}, or --workload chat, or --trace FILE")
+        lengths = "--prompt 1024" if output else "--prompt 1024 --output 256, or --workload chat"
+        raise UsageError(what, because=f"no {missing}", hint=f"{lengths}, or --trace FILE")
     own, generated = parse_lengths(prompt), _thinking(parse_lengths(output), values)
     prefix, samples = shared_text(values, named), values["samples"] or (named.samples if named else 1)
     whole, cached = sharing(own, generated, prefix, samples)

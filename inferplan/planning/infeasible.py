@@ -25,6 +25,7 @@ from inferplan.planning.option import PlanOption, PricedGrid, option_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, nearest_miss
 from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
+from inferplan.serving.verdict import FEWEST_ARRIVALS, FEWEST_LIFETIMES, long_enough
 from inferplan.units import format_time
 
 REASONS = {
@@ -171,12 +172,9 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
     tried = min(failed, key=lambda verified: max(verified.violations(slo).values(), default=1.0))
     nearest = verify(tried.option, question, 1 / question.sizing.utilisation, SHOWN)
     if nearest.verdict == TOO_SHORT:
-        traced = question.demand.trace is not None
-        return InfeasibleError(
-            what,
-            because=f"no run is long enough to tell whether {_named(nearest)} keeps the limits",
-            hint="a longer trace, or --rate with --prompt and --output" if traced else "a lower --percentile",
-        )
+        because = f"no run is long enough to tell whether {_named(nearest)} keeps the limits"
+        had, longer = _lengths(nearest, question)
+        return InfeasibleError(what, because=because + had, hint=longer)
     nearest = nearest if nearest.violations(slo) else tried
     factors = nearest.violations(slo)
     bounded = np.isfinite(max(factors.values(), default=np.inf))
@@ -193,6 +191,19 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
         hint = f"--utilisation 1, without a reserve: the load itself is served; or {hint}"
     hint = ", or ".join([hint, *(one.looser for one in constraints_of(slo, question.sizing) if one.looser)])
     return InfeasibleError(what, because=over, hint=hint)
+
+
+def _lengths(nearest: Verified, question: Question) -> tuple[str, str]:
+    """How long a trace is that is too short to tell, and how long it has to be; else what else helps."""
+    trace = question.demand.trace
+    if trace is None or trace.arrival is None or nearest.result is None:
+        return "", "a lower --percentile"
+    seconds, factor = float(np.max(trace.arrival) - np.min(trace.arrival)), 1 / question.sizing.utilisation
+    long = max(long_enough(nearest.result) * factor, 0.0)
+    had = f": the trace has {len(trace):,} requests in {format_time(seconds, 3)}"
+    many = f"{FEWEST_ARRIVALS} requests, of which the first and the last are {format_time(long, 2)} apart"
+    how = f"{FEWEST_LIFETIMES:g} times what a request takes there"
+    return had, f"a longer trace: at least {many} ({how}), or --rate with --prompt and --output"
 
 
 def _shorter(question: Question, refused: str) -> str:
