@@ -76,7 +76,7 @@ def require_within_cost(question: Question, cheapest: PlanOption) -> None:
         return
     unit = question.prices.currency + ("" if question.demand.offline else "/h")
     asked = limits_in_words(question.slo, question.demand.classes)
-    what, own = f"{cheapest.replicas} x {cheapest.deployment.describe()}", np.ceil(cheapest.cost * 100) / 100
+    what, own = cheapest.deployment.replicated(cheapest.replicas), np.ceil(cheapest.cost * 100) / 100
     raise InfeasibleError(
         f"no plan serves {question.space.base.model} with {question.demand.describe()}"
         + (f" under {asked}" if asked else "")
@@ -134,7 +134,7 @@ def _missed_on_owned(what: str, nearest: NearestOwned) -> InfeasibleError:
     return InfeasibleError(
         what,
         because="no load is small enough for these limits on them: the nearest is "
-        f"{option.replicas} x {_named(checked)} ({'simulated ' if times else ''}TTFT {ttft}, TPOT {tpot} with "
+        f"{_named(checked, option.replicas)} ({'simulated ' if times else ''}TTFT {ttft}, TPOT {tpot} with "
         f"{in_words(question.demand, amount)})",
         hint=f"{_relaxation(question, factors)} for {in_words(question.demand, amount)} "
         f"({asks_for(question.demand, amount)}), or other GPUs",
@@ -201,9 +201,9 @@ def _lengths(nearest: Verified, question: Question) -> tuple[str, str]:
     seconds, factor = float(np.max(trace.arrival) - np.min(trace.arrival)), 1 / question.sizing.utilisation
     long = max(long_enough(nearest.result) * factor, 0.0)
     had = f": the trace has {len(trace):,} requests in {format_time(seconds, 3)}"
-    many = f"{FEWEST_ARRIVALS} requests, of which the first and the last are {format_time(long, 2)} apart"
+    many = f"{FEWEST_ARRIVALS} requests or more over {format_time(long, 2)} or more"
     how = f"{FEWEST_LIFETIMES:g} times what a request takes there"
-    return had, f"a longer trace: at least {many} ({how}), or --rate with --prompt and --output"
+    return had, f"a longer trace: {many} ({how}), or --rate with --prompt and --output"
 
 
 def _shorter(question: Question, refused: str) -> str:
@@ -247,7 +247,7 @@ def _missed(what: str, question: Question, searched: SearchResult, miss: PlanOpt
         factors, times, how = miss.violations(slo), {}, ""
     ttft, tpot = times.get("ttft", miss.ttft), times.get("tpot", miss.tpot)
     cost = "" if miss.cost is None or miss.tariff is None else f", {miss.cost:,.2f} {miss.tariff.currency}/h"
-    nearest = f"{miss.replicas} x {_named(checked)}"
+    nearest = _named(checked, miss.replicas)
     return InfeasibleError(
         what,
         because=f"of {searched.evaluated:,} candidates: {_counts(searched)}; nearest: {nearest} "
@@ -256,8 +256,8 @@ def _missed(what: str, question: Question, searched: SearchResult, miss: PlanOpt
     )
 
 
-def _named(checked: Verified) -> str:
-    """A candidate with the flags that its figures hold for."""
+def _named(checked: Verified, replicas: int = 1) -> str:
+    """A candidate, or so many replicas of it, with the flags that its figures hold for."""
     option = checked.option
     sequences = -(-checked.slots // option.deployment.parallel.dp)
     flags = f"--max-num-batched-tokens {option.budget} --max-num-seqs {sequences}"
@@ -266,7 +266,7 @@ def _named(checked: Verified) -> str:
     drafts = f" --draft-tokens {option.speculation.length}" if option.speculation.length else ""
     lora = option.deployment.lora
     slots = "" if lora is None else f" --max-loras {lora.slots}"
-    return f"{option.deployment.describe()} with {flags}{drafts}{slots}"
+    return f"{option.deployment.replicated(replicas)} with {flags}{drafts}{slots}"
 
 
 def _counts(searched: SearchResult) -> str:
