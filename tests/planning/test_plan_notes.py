@@ -331,7 +331,7 @@ def test_what_is_cheaper_and_what_it_would_take() -> None:
     assert said(plan(confidence=0.5)) == f"{least}, even without the limits"
     missed = {"ttft": 1.25, "tpot": 1.1}
     cheap = on({}, cost=4.0, replicas=2, violations=lambda slo: missed)
-    what = "2 x the deployment at 4.00 USD/h"
+    what = "2 replicas of the deployment at 4.00 USD/h"
     assert said(plan(cheaper_verified=verified(cheap))) == (
         f"cheaper if the limit on TTFT were 500 ms (x 1.25) and TPOT were 22.0 ms (x 1.10): {what} (closed form)"
     )
@@ -723,5 +723,6 @@ def test_what_separate_pools_would_cost() -> None:
     found = {"best": verified(option(cost=4.0)), "searched": tried, "apart": apart}
     line = said(plan(**found, confidence=0.5))
     assert line.startswith(dear) and ", TTFT 120 ms, TPOT 21.0 ms (closed form, if the prediction were right)" in line
-    assert line.endswith("; one pool: 4.00 USD/h; simulate --prefill-replicas 2 tries them")
+    whole = "--gpu h100-sxm --rate 33 --prompt 1000 --output 101 --prefill-replicas 2 --decode-replicas 1"
+    assert line.endswith(f"; one pool: 4.00 USD/h; try them: inferplan simulate llama-3.1-8b {whole}")
     assert "one pool" not in said(plan(**found, confidence=0.8))
