@@ -79,7 +79,7 @@ def on(calibration: dict[str, Any], **more: Any) -> Any:
     }
     parts |= {
         "calibration": SimpleNamespace(**CALIBRATION | calibration), "cap": None, "elsewhere": (), "lora": None,
-        "division": "1 device", "describe": lambda: "the deployment",
+        "division": "1 device", "describe": lambda: "the deployment", "replicated": lambda count: f"{count} replicas of it",
     }  # fmt: skip
     found: dict[str, Any] = {
         name: getattr(option(), name) for name in ("request", "tariff", "cost", "hours", "prompts")
@@ -331,7 +331,7 @@ def test_what_is_cheaper_and_what_it_would_take() -> None:
     assert said(plan(confidence=0.5)) == f"{least}, even without the limits"
     missed = {"ttft": 1.25, "tpot": 1.1}
     cheap = on({}, cost=4.0, replicas=2, violations=lambda slo: missed)
-    what = "2 replicas of the deployment at 4.00 USD/h"
+    what = "2 replicas of it at 4.00 USD/h"
     assert said(plan(cheaper_verified=verified(cheap))) == (
         f"cheaper if the limit on TTFT were 500 ms (x 1.25) and TPOT were 22.0 ms (x 1.10): {what} (closed form)"
     )
@@ -344,9 +344,9 @@ def test_what_is_cheaper_and_what_it_would_take() -> None:
     closest = f"the cheaper candidate that comes closest, {what}, cannot keep up with the load"
     assert said(plan(cheaper_verified=never)) == closest
     drafted = on({}, cost=4.0, replicas=2, violations=lambda slo: missed, speculation=SimpleNamespace(length=3))
-    assert "2 x the deployment with 3 drafts at 4.00" in said(plan(cheaper_verified=verified(drafted)))
+    assert "2 replicas of it with 3 drafts at 4.00" in said(plan(cheaper_verified=verified(drafted)))
     tiered = plan(on({}, tiers=(object(),)), cheaper_verified=verified(cheap))
-    assert "2 x the deployment without cache tiers at 4.00" in said(tiered)
+    assert "2 replicas of it without cache tiers at 4.00" in said(tiered)
     classes = asked()
     demand = SimpleNamespace(classes=(object(),))
     of_classes = plan(cheaper_verified=verified(cheap), question=SimpleNamespace(demand=demand, slo=classes.slo))
