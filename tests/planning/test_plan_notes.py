@@ -79,7 +79,8 @@ def on(calibration: dict[str, Any], **more: Any) -> Any:
     }
     parts |= {
         "calibration": SimpleNamespace(**CALIBRATION | calibration), "cap": None, "elsewhere": (), "lora": None,
-        "division": "1 device", "describe": lambda: "the deployment", "replicated": lambda count: f"{count} replicas of it",
+        "division": "1 device", "describe": lambda: "the deployment",
+        "replicated": lambda count: f"{count} replicas of it",
     }  # fmt: skip
     found: dict[str, Any] = {
         name: getattr(option(), name) for name in ("request", "tariff", "cost", "hours", "prompts")
