@@ -207,7 +207,8 @@ class Topic:
     """What options are about, for the errors that say so.
 
     name: such as ``structured decoding``. absent: why an option of it says nothing alone. because: why nothing stands
-    in for a part that is not given. hint: words that ask for the whole. by_any: every option asks for it.
+    in for a part that is not given. hint: words that ask for the whole. by_any: every option asks for it. either:
+    options of which one is needed.
     """
 
     name: str
@@ -215,6 +216,7 @@ class Topic:
     hint: str = ""
     because: str = ""
     by_any: bool = False
+    either: tuple[str, ...] = ()
 
 
 class OptionalQuestion(Protocol):
@@ -307,7 +309,9 @@ def question_if_asked(kind: type[_Part], values: Mapping[str, Any]) -> _Part | N
         return None
     needed = [one.name for one in fields(kind) if one.default is one.default_factory is MISSING]
     if missing := [options[name].name for name in needed if name not in given]:
-        raise UsageError(f"{topic.name} needs {missing[0]}", because=topic.because, hint=topic.hint)
+        if topic.either and not any(options[name].name in topic.either for name in given):
+            missing.append(" or ".join(topic.either))
+        raise UsageError(f"{topic.name} needs {' and '.join(missing)}", because=topic.because, hint=topic.hint)
     return kind(**given)
 
 

@@ -70,8 +70,9 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
     options = _options(spec, model, meant, (tokens, asked, prices))
     if not any(option.fitting for option in options):
         small = min(options, key=lambda option: option.short)
+        hold = "does" if (meant[0].number or 1) == 1 else "do"
         raise InfeasibleError(
-            f"{have} do not hold {spec.name} with {requests_in_words(asked.held, tokens)}",
+            f"{have} {hold} not hold {spec.name} with {requests_in_words(asked.held, tokens)}",
             because=f"{small.gpu}{' comes nearest' if len(meant) > 1 else ''}: "
             + "; ".join(dict.fromkeys(f"{one.quant}: {one.reason}" for one in options if one.gpu == small.gpu)),
             hint=", or ".join([*_would_do(spec, model, meant, (tokens, asked, prices)), f"inferplan fit {model}"]),

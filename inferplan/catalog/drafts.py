@@ -21,6 +21,8 @@ from inferplan.work.parallel import Parallelism
 _PADDING = 1024
 """Rows by which two tables of one vocabulary may differ: checkpoints of one family are padded differently."""
 _MUCH_SMALLER = 5
+STATED = "--draft-tokens 3 --acceptance 0.7"
+"""What a draft without a measured acceptance is stated by."""
 _HEADS = {"eagle", "eagle2", "eagle3", "peagle", "dflash", "dspark", "medusa", "hydra"}
 """Names of published kinds of heads, without dashes."""
 _HEAD_FIELDS = {"features", "joins_embedding"}
@@ -88,11 +90,11 @@ def _no_draft(name: str, model: ModelSpec, error: UnknownNameError, loader: Call
     if name.lower().replace("-", "") not in _HEADS:
         return UnknownNameError(error.what, error.because, f"{known}--draft free for n-grams; {error.hint}")
     small = _smaller(model, loader)
-    known += f"--draft {small} (a smaller model of its family), " if small else ""
+    known += f"--draft {small} {STATED} (a smaller model of its family; 0.5 to 0.9 is usual), " if small else ""
     return UnknownNameError(
         f"no {name} head of {model.name} is on file",
         because="heads are trained for one model each, and their shape is stated in its file or in one of its own",
-        hint=f"{known}--draft free for n-grams; or state its shape in five lines, --draft head.yaml "
+        hint=f"{known}--draft free {STATED} for n-grams; or state its shape in five lines, --draft head.yaml "
         "(docs/techniques/speculation.md)",
     )
 

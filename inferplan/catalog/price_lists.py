@@ -226,10 +226,13 @@ class PriceBook:
 
     def hint(self, gpu: str) -> str:
         """Where the price of a device could come from: your own, or lists that sell it on other terms."""
-        known = [(offer.term != self.term, offer) for listing in every_list() for offer in listing.offers(gpu)]
+        lists = [listing for listing in every_list() if listing.currency == self.currency]
+        known = [(offer.term != self.term, offer) for listing in lists for offer in listing.offers(gpu)]
         known.sort(key=itemgetter(0))  # the term that is asked for first
         listed = dict.fromkeys(f"--prices {o.source}" + f" --term {o.term}" * other for other, o in known)
-        return ", or ".join([f"--price {gpu}=2.49 (yours, for a GPU hour)", *islice(listed, 4)])
+        others = [] if lists else ["without --currency: prices on file are in " + ", ".join(_currencies())]
+        own = f"--price {gpu}=2.49 (yours, in {self.currency} for a GPU hour)"
+        return ", or ".join([own, *islice(listed, 4), *others])
 
     def require_currency(self, option: str, named: str | None) -> None:
         """Raise ``UsageError`` for money in a currency that is not that of the prices: none is converted."""
@@ -413,6 +416,11 @@ def _list_of(name: str) -> PriceList:
     return found
 
 
+def _currencies() -> list[str]:
+    """The currencies of the lists on file."""
+    return sorted({listing.currency for listing in every_list()})
+
+
 def require_dated(listing: PriceList, where: str) -> None:
     """Raise ``SpecError`` for prices of a day to come, which would never be old; tomorrow is today further east."""
     newest = max((sold.date for sold in listing.instances if sold.date), default=listing.date)
@@ -437,7 +445,9 @@ def price_book(
     given = _by_gpu([parse_stated(text, asked, term) for text in stated])
     units = {listing.currency for listing in named} | ({asked} if given or currency or not named else set())
     if len(units) > 1:
-        raise UsageError(f"prices in {' and '.join(sorted(units))} cannot be compared", hint="--currency, or one list")
+        own = {listing.currency for listing in named}
+        hint = f"--currency {own.pop()}, or leave it out" if len(own) == 1 else "lists in one currency"
+        raise UsageError(f"prices in {' and '.join(sorted(units))} cannot be compared", hint=hint)
     (unit,) = units
     reference = named[0] if named else _reference(term, unit)
     every = tuple(listing for listing in every_list() if listing.currency == unit)

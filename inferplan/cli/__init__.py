@@ -244,11 +244,13 @@ def refusal(error: Exception) -> InferplanError:
 
 def _meant(error: click.NoSuchOption, context: click.Context) -> str:
     """What an unknown option is called in a command, or which command has it; empty where nobody does."""
+    from inferplan.cli.options import WORDS
     from inferplan.cli.synonyms import meant
 
     group = click.Context(cli, info_name="inferplan")
     others = ((name, cli.get_command(group, name)) for name in COMMANDS if name != context.command.name)
-    return meant(error.option_name, context.command, {name: one for name, one in others if one is not None})
+    words = context.find_root().meta.get(WORDS) or sys.argv[1:]
+    return meant(error.option_name, context.command, {name: one for name, one in others if one is not None}, words)
 
 
 def _example(command: click.Command) -> str:

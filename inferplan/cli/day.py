@@ -27,6 +27,7 @@ from inferplan.catalog.workloads import (
 from inferplan.cli.candidates import changed, labels_of, split_names
 from inferplan.cli.declared import asks, gets, options_of, with_options
 from inferplan.cli.layers import Layered
+from inferplan.cli.missing import Lack, lacks_of_load, refuse_lacks
 from inferplan.cli.numbers import Count, Positive, Within
 from inferplan.cli.options import (
     asks_of_request,
@@ -214,6 +215,7 @@ def _load(values: dict[str, Any], deployment: Deployment) -> _Load:
     if trace is not None:
         require_together("day", trace.features | {"elastic"})
     named = load_workload(values["workload"]) if values["workload"] else None
+    _require_said(values, named, deployment)
     people = people_of(values, named)
     if people is None and values["think_time"] is not None and not (values["turns"] or 1) > 1:
         raise UsageError(
@@ -237,6 +239,20 @@ def _load(values: dict[str, Any], deployment: Deployment) -> _Load:
         people.require_one_each(response)
         profile = profile.scaled(people.rate(response))
     return _Load(profile, demand, slo, people, response)
+
+
+def _require_said(values: dict[str, Any], named: WorkloadSpec | None, deployment: Deployment) -> None:
+    """Raise ``UsageError`` that names all that is missing of a day, where that is more than one thing."""
+    traced = values["profile_from"] is not None
+    lacks = [] if traced or values["profile"] else [Lack("a profile of its load", "--profile azure-2023-conv")]
+    if not values["classes"]:
+        lacks += lacks_of_load(deployment.model.name, values, named, traced)
+    changing = set(option_values(DayAsked, values).get("policies", POLICIES)) != {"static"}
+    lost = question_if_asked(FailuresAsked, values) or question_if_asked(LossesAsked, values)
+    if (changing or lost) and cold_start_of(values, None, "--cold-start") is None:
+        lacks.append(Lack("the time that a replica takes to start", "--cold-start 90s"))
+    if len(lacks) > 1:
+        refuse_lacks("a day", lacks, "the start depends on your storage and your engine" if changing or lost else "")
 
 
 def _as_they_came(values: dict[str, Any], replayed: Replayed) -> Demand:

@@ -40,6 +40,7 @@ from inferplan.catalog.workloads import (
 from inferplan.cli.declared import Declared, gets, options_of, quantity, with_options
 from inferplan.cli.from_server import FromAsked, anchored, from_options
 from inferplan.cli.layers import Layered
+from inferplan.cli.missing import Lack, lacks_of_load, refuse_lacks
 from inferplan.cli.numbers import Count, Finite, OrMost, share
 from inferplan.cli.options import (
     BACKEND,
@@ -197,6 +198,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     classes = asked_classes(values, alone=False)
     if not (named or values["trace"] or values["sessions"] or classes.classes):
         values = _with_lengths(load_model(model), values)
+    _require_said(model, values, named, closed)
     people = people_of(values, named)
     values = people_load(values, people, closed)
     budgets = parse_budgets(values["thinking_budget"] or "")
@@ -207,7 +209,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     base, demand = _with_media(Request(model=model, gpu="", media=question_of(MediaAsked, values)), demand, named)
     structured = question_if_asked(Structured, values)
     demand = replace(_naming_adapters(demand, values), structured=structured, people=people)
-    limits = _limits(values, named, demand)
+    limits = _limits(model, values, named, demand)
     slo = screened_by(demand.classes) if demand.classes else limits
     asked = question_of(SpaceAsked, values)
     counted = asked.gpus or tuple(Counted(None, gpu) for gpu in default_gpus(prices))
@@ -251,8 +253,26 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     )
 
 
-def _limits(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> Slo:
+def _require_said(model: str, values: dict[str, Any], named: WorkloadSpec | None, closed: str | None) -> None:
+    """Raise ``UsageError`` that names all that is missing of the load, where that is more than one thing.
+
+    A trace says its own, and files of sessions or classes do.
+    """
+    if any(values[name] for name in ("trace", "sessions", "classes")):
+        return
+    job = values["deadline"] is not None
+    lacks = [one for one in lacks_of_load(model, values, named, traced=False) if not (job and one.of_limits)]
+    loads = ("rate", "people", "requests", closed or "rate")
+    if not (job or any(values[name] is not None for name in loads)):
+        lacks.append(Lack("a load", "--rate 10"))
+    if len(lacks) > 1:
+        refuse_lacks("a plan", lacks)
+
+
+def _limits(model: str, values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> Slo:
     """The limits that are stated or of the workload; where there are none, those of a file of sessions."""
+    if demand.trace is not None and named is None:
+        refuse_lacks("a plan", lacks_of_load(model, values, None, traced=True))
     limits = asked_limits(values, None if demand.offline else named, Slo(percentile=95.0))
     usual = None if demand.sessions is None else demand.sessions.usual
     return limits if limits.limits or usual is None else asked_limits(values, None, usual)
@@ -337,8 +357,8 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
     if not prompt or not output:
         missing = " and ".join(option for option, text in (("--prompt", prompt), ("--output", output)) if not text)
         what = f"workload {named.name} has only limits" if named else "the lengths of requests are missing"
-        lengths = "--prompt 1024" if output else "--prompt 1024 --output 256"
-        raise UsageError(what, because=f"no {missing}", hint=f"{lengths}, or --workload chat, or --trace FILE")
+        lengths = "--prompt 1024" if output else "--prompt 1024 --output 256, or --workload chat"
+        raise UsageError(what, because=f"no {missing}", hint=f"{lengths}, or --trace FILE")
     own, generated = parse_lengths(prompt), _thinking(parse_lengths(output), values)
     prefix, samples = shared_text(values, named), values["samples"] or (named.samples if named else 1)
     whole, cached = sharing(own, generated, prefix, samples)

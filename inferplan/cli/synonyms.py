@@ -5,6 +5,8 @@ Spellings of vLLM, SGLang, TensorRT-LLM, llama.cpp, GuideLLM, AIPerf, genai-perf
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import click
 
 _LET = ("reserved", "reservation", "commitment", "committed", "spot", "on-demand")
@@ -97,6 +99,11 @@ _OTHERWISE = {("plan", "requests"), ("report", "requests")}
 """Options that mean something else in a command: there --requests are those of an offline job."""
 _ELSEWHERE = {
     ("recipe", "draft-model"): "drafts are an ingredient: --with speculative:draft=NAME:length=4:acceptance=0.7",
+    **{
+        (name, "carbon"): "carbon is that of a run: inferplan simulate MODEL --gpu GPU --workload chat --rate 10 "
+        "--carbon DEU, with the GPU of the plan and its --replicas"
+        for name in ("plan", "report")
+    },
     ("plan", "prefill-replicas"): "with --rate, plan also tries separate pools for prompts and for decodes, and takes "
     "what costs less; --aggregated leaves them out; inferplan simulate --prefill-replicas 1 --decode-replicas 2 runs "
     "pools of your own",
@@ -131,6 +138,24 @@ _NO_OPTION = {
     **dict.fromkeys(("dtype", "torch-dtype"), "the format of a model is --quant, such as bf16; left out, its own"),
 }
 """Names that no option of ours stands for."""
+_FILTERS = {
+    **dict.fromkeys(("top-k", "top_k"), "top-k"),
+    **dict.fromkeys(("top-p", "top_p"), "top-p"),
+    **dict.fromkeys(
+        ("repetition-penalty", "repeat-penalty", "presence-penalty", "frequency-penalty", "penalty"), "penalties"
+    ),
+}
+"""Names of what requests sample with, and the parts of --sampling that say so: its values change no time."""
+_GRAMMARS = (
+    "json-schema",
+    "json",
+    "grammar",
+    "guided-json",
+    "guided-decoding",
+    "structured-outputs",
+    "response-format",
+)
+_STRUCTURED = "--structured-share 1 --host-cores 32 --mask-library xgrammar"
 _SHOWN = 4
 """Commands that are named."""
 
@@ -181,11 +206,13 @@ def _has(command: click.Command, typed: str) -> bool:
     return any(typed in (*one.opts, *one.secondary_opts) for one in options)
 
 
-def meant(name: str, command: click.Command, others: dict[str, click.Command]) -> str:
+def meant(name: str, command: click.Command, others: dict[str, click.Command], words: Collection[str] = ()) -> str:
     """What an option that ``command`` does not have is called there, else which of ``others`` has it; empty where none
-    has.
+    has. words: what was typed, with other options that it does not have.
     """
     name = name.lstrip("-")
+    if said := _sampled([name, *(one.partition("=")[0].lstrip("-") for one in words if one[:2] == "--")], command):
+        return said
     if name in _NO_OPTION:
         return _NO_OPTION[name]
     ours = SYNONYMS.get(name, (name,))
@@ -204,6 +231,17 @@ def meant(name: str, command: click.Command, others: dict[str, click.Command]) -
             have = "has" if len(having) == 1 else "have"
             return f"inferplan {command.name} does not take it; {which} {have} --{one}"
     return ""
+
+
+def _sampled(names: list[str], command: click.Command) -> str:
+    """All options for how requests sample, where ``names`` begins with one that other tools have for it."""
+    if names[0] not in (*_FILTERS, *_GRAMMARS):
+        return ""
+    unknown = [one for one in names if not _has(command, f"--{one}")]
+    filters = dict.fromkeys(_FILTERS[one] for one in unknown if one in _FILTERS)
+    asked = {f"--sampling {','.join(filters)}": filters, _STRUCTURED: [one for one in unknown if one in _GRAMMARS]}
+    ours = [said for said, of in asked.items() if of and _has(command, said.partition(" ")[0])]
+    return f"{' '.join(ours)} here" if ours else ""
 
 
 def _option(command: click.Command, name: str) -> click.Option | None:

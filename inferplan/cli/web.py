@@ -11,6 +11,9 @@ from inferplan.cli.numbers import WholeNumber
 from inferplan.errors import UsageError
 from inferplan.extras import require
 
+_ANY = ("0.0.0.0", "::")
+"""Addresses that stand for all of this machine's: nobody else reaches it by them."""
+
 
 @click.command("web", cls=Layered)
 @click.option(
@@ -52,6 +55,7 @@ def web_command(
     """
     require("web", "the page")
     from inferplan.cli.programs import CommandLine
+    from inferplan.web.addresses import own_addresses
     from inferplan.web.keys import Keys
     from inferplan.web.serve import Place, serve
 
@@ -60,12 +64,21 @@ def web_command(
     chosen = {"token": None} if no_token else {} if token is None else {"token": token}
     keys = Keys(**chosen, people=people)
 
+    def reached(at: str, anywhere: str) -> list[str]:
+        shown = at.partition("://")[2].rpartition(":")[0]
+        found = [own for own in own_addresses() if own.startswith("[") is (anywhere == "::")]
+        return [at.replace(shown, own, 1) for own in found] or [at]
+
     def ready(at: str) -> None:
         click.echo(f"listening on {keys.link(at)} (Ctrl-C ends it)", err=True)
+        there = [url or at] if url or address not in _ANY else reached(at, address)
         for person in people:
-            click.echo(f"for {person}: {keys.link(url or at, person)}", err=True)
-        if url is None and address in ("0.0.0.0", "::"):
-            click.echo(f"from other machines: this machine's own address in the place of {address}", err=True)
+            click.echo(f"for {person}: {', '.join(keys.link(one, person) for one in there)}", err=True)
+        if url is None and address in _ANY:
+            links = ", ".join(map(keys.link, there)) if there != [at] else f"its own address in the place of {address}"
+            click.echo(f"from other machines: {links}", err=True)
+        if url is None and not address.startswith(("127.", "localhost", "::1")):
+            click.echo("HTTP is not encrypted: who sees the network's traffic reads it, the links too", err=True)
         if not no_browser:
             webbrowser.open(keys.link(at))
 

@@ -361,6 +361,13 @@ class Deployment(Shown):
         there += "" if self.cap is None else f", {self.cap.watts:g} W each"
         return f"{self.model.name} in {self.formats} on {devices}{division}{there}"
 
+    def replicated(self, replicas: int) -> str:
+        """So many of it: ``"7 replicas of llama-3.1-8b in fp8, each on 1 x h100-sxm"``; of one, itself."""
+        if replicas == 1:
+            return self.describe()
+        what = self.describe().removeprefix(f"{self.model.name} in {self.formats} on ")
+        return f"{replicas} replicas of {self.model.name} in {self.formats}, each on {what}"
+
 
 def found_once(
     work: Callable[Concatenate[Deployment, _More], _Found],

@@ -56,8 +56,9 @@ class Structured:
         "structured decoding",
         "no request is structured",
         "--structured-share 0.3 --mask-time 40us --host-cores 32 (docs/structured.md says where such numbers are "
-        "published)",
+        "published), or --mask-library xgrammar in the place of --mask-time",
         "the time of a mask depends on your grammar, its engine and your CPU",
+        either=("--mask-time", "--mask-library"),
     )
     share: float = field(
         metadata=need(

@@ -149,7 +149,7 @@ class WithinPower(Constraint):
 
 
 def _counted(option: PlanOption) -> str:
-    return f"{option.replicas} x {option.deployment.describe()}"
+    return option.deployment.replicated(option.replicas)
 
 
 def _watts_in_words(watts: float) -> str:

@@ -272,7 +272,16 @@ class Demand:
         if self.deadline is not None:
             span = f"{self.deadline / 3600:,g} h" if self.deadline >= 3600 else format_time(self.deadline)
             return f"{(self.requests or 0) // self.samples:,} {unit} in {span}"
-        return f"{(self.rate or 0.0) / self.samples:g} {unit}/s" if self.users is None else users_in_words(self)
+        return (
+            f"{_rate_in_words((self.rate or 0.0) / self.samples)} {unit}/s"
+            if self.users is None
+            else users_in_words(self)
+        )
+
+
+def _rate_in_words(rate: float) -> str:
+    """As it was asked for where that is a round number, else in three digits: ``"12.5"``, ``"4.93"``, ``"1,234"``."""
+    return f"{rate:g}" if float(f"{rate:.4g}") == rate else f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
 def users_in_words(demand: Demand) -> str:

@@ -25,6 +25,7 @@ from inferplan.planning.option import PlanOption, PricedGrid, option_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, nearest_miss
 from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
+from inferplan.serving.verdict import FEWEST_ARRIVALS, FEWEST_LIFETIMES, long_enough
 from inferplan.units import format_time
 
 REASONS = {
@@ -75,7 +76,7 @@ def require_within_cost(question: Question, cheapest: PlanOption) -> None:
         return
     unit = question.prices.currency + ("" if question.demand.offline else "/h")
     asked = limits_in_words(question.slo, question.demand.classes)
-    what, own = f"{cheapest.replicas} x {cheapest.deployment.describe()}", np.ceil(cheapest.cost * 100) / 100
+    what, own = cheapest.deployment.replicated(cheapest.replicas), np.ceil(cheapest.cost * 100) / 100
     raise InfeasibleError(
         f"no plan serves {question.space.base.model} with {question.demand.describe()}"
         + (f" under {asked}" if asked else "")
@@ -133,7 +134,7 @@ def _missed_on_owned(what: str, nearest: NearestOwned) -> InfeasibleError:
     return InfeasibleError(
         what,
         because="no load is small enough for these limits on them: the nearest is "
-        f"{option.replicas} x {_named(checked)} ({'simulated ' if times else ''}TTFT {ttft}, TPOT {tpot} with "
+        f"{_named(checked, option.replicas)} ({'simulated ' if times else ''}TTFT {ttft}, TPOT {tpot} with "
         f"{in_words(question.demand, amount)})",
         hint=f"{_relaxation(question, factors)} for {in_words(question.demand, amount)} "
         f"({asks_for(question.demand, amount)}), or other GPUs",
@@ -171,12 +172,9 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
     tried = min(failed, key=lambda verified: max(verified.violations(slo).values(), default=1.0))
     nearest = verify(tried.option, question, 1 / question.sizing.utilisation, SHOWN)
     if nearest.verdict == TOO_SHORT:
-        traced = question.demand.trace is not None
-        return InfeasibleError(
-            what,
-            because=f"no run is long enough to tell whether {_named(nearest)} keeps the limits",
-            hint="a longer trace, or --rate with --prompt and --output" if traced else "a lower --percentile",
-        )
+        because = f"no run is long enough to tell whether {_named(nearest)} keeps the limits"
+        had, longer = _lengths(nearest, question)
+        return InfeasibleError(what, because=because + had, hint=longer)
     nearest = nearest if nearest.violations(slo) else tried
     factors = nearest.violations(slo)
     bounded = np.isfinite(max(factors.values(), default=np.inf))
@@ -193,6 +191,19 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
         hint = f"--utilisation 1, without a reserve: the load itself is served; or {hint}"
     hint = ", or ".join([hint, *(one.looser for one in constraints_of(slo, question.sizing) if one.looser)])
     return InfeasibleError(what, because=over, hint=hint)
+
+
+def _lengths(nearest: Verified, question: Question) -> tuple[str, str]:
+    """How long a trace is that is too short to tell, and how long it has to be; else what else helps."""
+    trace = question.demand.trace
+    if trace is None or trace.arrival is None or nearest.result is None:
+        return "", "a lower --percentile"
+    seconds, factor = float(np.max(trace.arrival) - np.min(trace.arrival)), 1 / question.sizing.utilisation
+    long = max(long_enough(nearest.result) * factor, 0.0)
+    had = f": the trace has {len(trace):,} requests in {format_time(seconds, 3)}"
+    many = f"{FEWEST_ARRIVALS} requests or more over {format_time(long, 2)} or more"
+    how = f"{FEWEST_LIFETIMES:g} times what a request takes there"
+    return had, f"a longer trace: {many} ({how}), or --rate with --prompt and --output"
 
 
 def _shorter(question: Question, refused: str) -> str:
@@ -236,7 +247,7 @@ def _missed(what: str, question: Question, searched: SearchResult, miss: PlanOpt
         factors, times, how = miss.violations(slo), {}, ""
     ttft, tpot = times.get("ttft", miss.ttft), times.get("tpot", miss.tpot)
     cost = "" if miss.cost is None or miss.tariff is None else f", {miss.cost:,.2f} {miss.tariff.currency}/h"
-    nearest = f"{miss.replicas} x {_named(checked)}"
+    nearest = _named(checked, miss.replicas)
     return InfeasibleError(
         what,
         because=f"of {searched.evaluated:,} candidates: {_counts(searched)}; nearest: {nearest} "
@@ -245,8 +256,8 @@ def _missed(what: str, question: Question, searched: SearchResult, miss: PlanOpt
     )
 
 
-def _named(checked: Verified) -> str:
-    """A candidate with the flags that its figures hold for."""
+def _named(checked: Verified, replicas: int = 1) -> str:
+    """A candidate, or so many replicas of it, with the flags that its figures hold for."""
     option = checked.option
     sequences = -(-checked.slots // option.deployment.parallel.dp)
     flags = f"--max-num-batched-tokens {option.budget} --max-num-seqs {sequences}"
@@ -255,7 +266,7 @@ def _named(checked: Verified) -> str:
     drafts = f" --draft-tokens {option.speculation.length}" if option.speculation.length else ""
     lora = option.deployment.lora
     slots = "" if lora is None else f" --max-loras {lora.slots}"
-    return f"{option.deployment.describe()} with {flags}{drafts}{slots}"
+    return f"{option.deployment.replicated(replicas)} with {flags}{drafts}{slots}"
 
 
 def _counts(searched: SearchResult) -> str:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from inferplan.answers.explain import Explanation
 from inferplan.table import Report, Table
 
+WHICH = {
+    "ttft": " of the batch alone; at the server: ttft_at_server",
+    "ttft_at_server": " of one request on an idle server; of the batch alone: ttft",
+}
+"""Of numbers that are easily taken for another, which they are."""
+
 
 def explanation_report(found: Explanation) -> Report:
     """An explanation for people, and as JSON."""
     facts = [["value", found.shown], ["formula", found.formula], ["numbers", found.substituted], ["page", found.page]]
-    tables = [Table(title=found.name, columns=["", ""], rows=facts)]
+    tables = [Table(title=found.name + WHICH.get(found.name, ""), columns=["", ""], rows=facts)]
     if found.parts:
         rows = [[part.name, part.value, part.how] for part in found.parts]
         tables.append(Table(title="made of", columns=["part", "value", "how"], rows=rows))

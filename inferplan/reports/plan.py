@@ -124,11 +124,12 @@ def summary_table(plan: Plan) -> Table:
 
 
 def _confidence(plan: Plan) -> str:
-    """``"0.8 for each limit; chance of a miss under this load at most 1%"``."""
+    """``"0.8 for each limit by itself; a miss of any under this load: 1% at most"``."""
     risk = ""
     if plan.miss is not None and plan.miss.chance < CERTAIN:
-        risk = f"; chance of a miss under this load at most {plan.miss.chance:.0%}"
-    return f"{plan.confidence:g} for each limit{risk}"
+        added = ", all added" if len(plan.miss.metrics) > 1 else ""
+        risk = f"; a miss of any under this load: {plan.miss.chance:.0%} at most{added}"
+    return f"{plan.confidence:g} for each limit by itself{risk}"
 
 
 def terms_tables(plan: Plan) -> list[Table]:

@@ -19,7 +19,7 @@ from inferplan.estimate.structured import mask_filling
 from inferplan.estimate.support import FEWEST_SYSTEMS, too_few
 from inferplan.figures import Figure
 from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
-from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
+from inferplan.planning.demand import METRIC_NAMES, Demand, percentile_of, users_in_words
 from inferplan.planning.forms import forgone_of
 from inferplan.planning.option import Forgone, PlanOption
 from inferplan.planning.plan import Plan
@@ -323,7 +323,7 @@ def cheaper_line(plan: Plan) -> str:
     option, factors = checked.option, relaxation(plan, checked)
     drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
     bare = " without cache tiers" if plan.option.tiers else ""
-    what = f"{option.replicas} x {option.deployment.describe()}{drafts}{bare} at {money(option)}"
+    what = f"{option.deployment.replicated(option.replicas)}{drafts}{bare} at {money(option)}"
     if checked.result is not None and not checked.violations(plan.question.slo):
         return f"{what} costs less: {TOO_SHORT} whether it keeps the limits" if checked.verdict == TOO_SHORT else ""
     if not all(isfinite(factor) for factor in factors.values()):
@@ -417,9 +417,14 @@ def native_line(plan: Plan) -> str:
     if plan.native is None:
         return "in the checkpoint's own format no tried option keeps the limits"
     cost, own = plan.option.cost, plan.native.option.cost
-    factor = f", {own / cost:.2f} times the cost" if cost and own else ""
+    factor = times_the_cost(own / cost) if cost and own else ""
     what = f"{shape(plan.native.option)} on {devices(plan.native.option)} at {money(plan.native.option)}"
     return f"in the checkpoint's own format: {what}{factor}"
+
+
+def times_the_cost(factor: float) -> str:
+    """``", 1.25 times the cost"``; ``", at the same cost"`` where that is 1.00."""
+    return ", at the same cost" if f"{factor:.2f}" == "1.00" else f", {factor:.2f} times the cost"
 
 
 def apart_line(plan: Plan) -> str:
@@ -434,8 +439,33 @@ def apart_line(plan: Plan) -> str:
     return (
         f"prompts and decodes on separate pools: at least {money(found)} for {shape(found)} on {devices(found)}, TTFT "
         f"{format_time(found.ttft, 3)}, TPOT {format_time(found.tpot, 3)} (closed form, if the prediction were right)"
-        f"{together}; simulate --prefill-replicas {found.pools[0] if found.pools else 1} tries them"
+        f"{together}; {_tried_apart(found, plan.question.demand)}"
     )
+
+
+def _tried_apart(found: PlanOption, demand: Demand) -> str:
+    """The command that simulates two pools; a part of it where the load has more than a rate and lengths."""
+    prefill, decode = found.pools or (1, 1)
+    pools = f"--prefill-replicas {prefill} --decode-replicas {decode}"
+    more = (
+        demand.trace,
+        demand.sessions,
+        demand.adapters,
+        demand.structured,
+        demand.rate is None,
+        demand.prefix.tokens,
+    )
+    if found.prompts is not None or any(more) or demand.classes or demand.prefix.turns > 1:
+        return f"simulate {pools} with this load tries them"
+    request, parallel = found.request, found.deployment.parallel
+    words = [f"inferplan simulate {request.model} --gpu {request.gpu}"]
+    words += [
+        f"--{name} {getattr(parallel, name)}" for name in ("tp", "pp", "ep", "dp", "cp") if getattr(parallel, name) > 1
+    ]
+    words += [f"--quant {request.quant}"] if request.quant else []
+    words += [f"--rate {(demand.rate or 0) / demand.samples:.4g}", f"--prompt {round(demand.prompt.average)}"]
+    words += [f"--output {round(demand.output.average)}", pools]
+    return f"try them: {' '.join(words)}"
 
 
 def unknown_line(plan: Plan) -> str:

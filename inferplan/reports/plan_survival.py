@@ -34,6 +34,7 @@ def _survived(plan: Plan) -> list[Figure]:
     survive, found, option = plan.question.sizing.survive, plan.best.survival, plan.option
     if survive is None or found is None:
         return []
+    failures = "1 failure" if found.failures == 1 else f"{found.failures} failures"
     return [
         Figure("asked", "node" if survive.replicas is None else survive.replicas),
         Figure("replicas_lost", found.lost, "lost at a time", text=_lost(survive, found, option)),
@@ -49,7 +50,7 @@ def _survived(plan: Plan) -> list[Figure]:
             for one in found.kept
             for name, limit in one.slo.limits.items()
         ),
-        text("judged", f"{found.judged:,} requests that arrive meanwhile, over {found.failures} failures"),
+        text("judged", f"{found.judged:,} requests that arrive meanwhile, over {failures}"),
         Figure("began_anew_each", found.anew / found.failures, "in flight when they are lost", text=_anew(found)),
         Figure("began_anew_late", found.late / found.anew if found.anew else None),
         *_without_failures(plan),

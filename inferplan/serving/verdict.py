@@ -27,7 +27,7 @@ FEWEST_LIFETIMES = 5.0
 """An open loop that holds fewer times of one request, or of one conversation, says nothing about the next ones."""
 FEWEST_CONVERSATIONS = 2
 """A closed loop with fewer for each of its users has hardly seen their later turns."""
-_FEWEST_ARRIVALS = 20
+FEWEST_ARRIVALS = 20
 """Fewer requests say nothing about a trend."""
 _GAVE_UP_SHARE = 0.1
 """More clients than this that give up are a queue that would grow."""
@@ -78,6 +78,14 @@ def verdict_of(run: RunFigures) -> Verdict:
     if run.closed and _unfinished(run):
         return "too short to tell"
     return "saturated" if _waits(run) else "stable"
+
+
+def long_enough(run: RunFigures) -> float:
+    """Seconds from the first arrival to the last, without which an open loop like this is too short to tell."""
+    records = run.records
+    finish, admitted = np.asarray(records.finish, dtype=np.float64), np.asarray(records.admitted, dtype=np.float64)
+    served = (finish - admitted)[np.isfinite(finish)]
+    return FEWEST_LIFETIMES * records.conversation(float(np.mean(served))) if len(served) else 0.0
 
 
 def gave_up(run: RunFigures) -> float:
@@ -140,7 +148,7 @@ def flow_of(run: RunFigures) -> Flow | None:
     start, end = run.window[0], float(np.max(arrival[records.begins[kept]], initial=-np.inf))
     inside = (arrival >= start) & (arrival <= end)
     count = int(np.sum(inside))
-    if count < _FEWEST_ARRIVALS or end <= start:
+    if count < FEWEST_ARRIVALS or end <= start:
         return None
     edges = np.linspace(start, end, BATCHES + 1)
     number = np.searchsorted(np.sort(arrival), edges, "right") - np.searchsorted(np.sort(finish), edges, "right")

@@ -220,7 +220,9 @@ def test_rates_are_said_once(run: Run, tmp_path: Path) -> None:
     profile.write_text("time,rate\n0,1\n", encoding="utf-8")
     refused = run(*asked, "--profile", str(profile))
     assert "the classes and the profile both state rates" in refused.err
-    refused = run(*OF_CLASSES, "--profile", str(profile), "--prompt", "8", "--output", "8", "--queue", "fair")
+    refused = run(
+        *OF_CLASSES, "--profile", str(profile), "--prompt", "8", "--output", "8", "--ttft", "1s", "--queue", "fair"
+    )
     assert (refused.code, "--queue fair needs several classes" in refused.err) == (2, True)
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt,output\n" + "".join(f"{n},64,8\n" for n in range(60)), encoding="utf-8")

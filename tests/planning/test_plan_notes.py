@@ -82,6 +82,7 @@ def on(calibration: dict[str, Any], **more: Any) -> Any:
     parts |= {
         "calibration": SimpleNamespace(**CALIBRATION | calibration), "cap": None, "elsewhere": (), "lora": None,
         "division": "1 device", "describe": lambda: "the deployment",
+        "replicated": lambda count: f"{count} replicas of it",
     }  # fmt: skip
     found: dict[str, Any] = {
         name: getattr(option(), name) for name in ("request", "tariff", "cost", "hours", "prompts")
@@ -371,7 +372,7 @@ def test_what_is_cheaper_and_what_it_would_take() -> None:
     assert said(plan(confidence=0.5)) == f"{least}, even without the limits"
     missed = {"ttft": 1.25, "tpot": 1.1}
     cheap = on({}, cost=4.0, replicas=2, violations=lambda slo: missed)
-    what = "2 x the deployment at 4.00 USD/h"
+    what = "2 replicas of it at 4.00 USD/h"
     assert said(plan(cheaper_verified=verified(cheap))) == (
         f"cheaper if the limit on TTFT were 500 ms (x 1.25) and TPOT were 22.0 ms (x 1.10): {what} (closed form)"
     )
@@ -384,9 +385,9 @@ def test_what_is_cheaper_and_what_it_would_take() -> None:
     closest = f"the cheaper candidate that comes closest, {what}, cannot keep up with the load"
     assert said(plan(cheaper_verified=never)) == closest
     drafted = on({}, cost=4.0, replicas=2, violations=lambda slo: missed, speculation=SimpleNamespace(length=3))
-    assert "2 x the deployment with 3 drafts at 4.00" in said(plan(cheaper_verified=verified(drafted)))
+    assert "2 replicas of it with 3 drafts at 4.00" in said(plan(cheaper_verified=verified(drafted)))
     tiered = plan(on({}, tiers=(object(),)), cheaper_verified=verified(cheap))
-    assert "2 x the deployment without cache tiers at 4.00" in said(tiered)
+    assert "2 replicas of it without cache tiers at 4.00" in said(tiered)
     classes = asked()
     demand = SimpleNamespace(classes=(object(),))
     of_classes = plan(cheaper_verified=verified(cheap), question=SimpleNamespace(demand=demand, slo=classes.slo))
@@ -763,5 +764,6 @@ def test_what_separate_pools_would_cost() -> None:
     found = {"best": verified(option(cost=4.0)), "searched": tried, "apart": apart}
     line = said(plan(**found, confidence=0.5))
     assert line.startswith(dear) and ", TTFT 120 ms, TPOT 21.0 ms (closed form, if the prediction were right)" in line
-    assert line.endswith("; one pool: 4.00 USD/h; simulate --prefill-replicas 2 tries them")
+    whole = "--gpu h100-sxm --rate 33 --prompt 1000 --output 101 --prefill-replicas 2 --decode-replicas 1"
+    assert line.endswith(f"; one pool: 4.00 USD/h; try them: inferplan simulate llama-3.1-8b {whole}")
     assert "one pool" not in said(plan(**found, confidence=0.8))
