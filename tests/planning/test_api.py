@@ -61,6 +61,7 @@ TAKEN = {
     "Text": str,
     "Switch": bool,
     "Real": float,
+    "Share": float,
     "seconds": Seconds,
     "watts": Watts,
     "Whole 0": Few,
