@@ -30,7 +30,9 @@ LAYERS = 58
 
 def deployed(engine: str = "sglang", ranks: int = 32, redundant: int = 0, **more: Any) -> Deployment:
     parallel = Parallelism(dp=ranks, ep=ranks, redundant=redundant)
-    return assemble(Request(model="deepseek-v3", gpu="h200-sxm", engine=engine, parallel=parallel, **more))
+    return assemble(
+        Request(**{"model": "deepseek-v3", "gpu": "h200-sxm", "engine": engine, "parallel": parallel, **more})
+    )
 
 
 def weights(made: Deployment) -> float:
@@ -86,7 +88,7 @@ def test_an_ideal_device_balances_perfectly() -> None:
         ("sglang", 48, 8, "--redundant-experts 32 or 80, or --ep one of 1, 2, 3, 4, 6, 8, 11"),
         ("vllm", 48, 8, "--redundant-experts 32 or 80"),
         ("vllm", 300, 0, "--ep at most 256, or --redundant-experts 44"),
-        ("llama.cpp", 48, 0, "--ep one of 1, 2, 4"),
+        ("trtllm", 48, 0, "--ep one of 1, 2, 4"),
     ],
 )
 def test_what_does_not_divide_is_refused_with_what_would(engine: str, ranks: int, redundant: int, says: str) -> None:
@@ -99,7 +101,7 @@ def test_copies_need_groups_and_an_engine_that_has_them() -> None:
     with pytest.raises(UsageError, match="--ep 1 is one"):
         deployed(ranks=1, redundant=8)
     with pytest.raises(UsageError, match="keeps no copies"):
-        deployed("llama.cpp", redundant=32)
+        deployed("atom", redundant=32, gpu="mi355x")
 
 
 def test_commands_ask_for_the_copies() -> None:
