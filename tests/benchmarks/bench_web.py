@@ -27,12 +27,13 @@ from inferplan.web.tasks import Desk
 SERVER = """
 import sys
 from inferplan.cli.programs import CommandLine
+from inferplan.web.keys import Keys
 from inferplan.web.limits import Limits
 from inferplan.web.serve import Place, serve
 
 if __name__ == "__main__":
     print_address = lambda address: print(address, flush=True)
-    serve(Place(port=0, limits=Limits(pricing=1)), CommandLine(), print_address)
+    serve(Place(port=0, limits=Limits(pricing=1), keys=Keys(token=None)), CommandLine(), print_address)
 """
 VIEWS: dict[str, list[dict[str, Any]]] = {
     "a 70B": [
