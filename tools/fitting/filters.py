@@ -17,6 +17,7 @@ from inferplan.catalog.filters import blocks_of
 from inferplan.devices.constants import Fit
 from inferplan.estimate.roofline import fitted_time, ideal_time
 from inferplan.work.filters import Filters
+from inferplan.work.ops import Op
 
 _USUAL = ((1e-5, 1e-9, 0.05), (1e-4, 1e-10, 0.02), (5e-5, 2e-9, 0.5))
 """Constants from which a fit begins: overhead, swept, memory."""
@@ -27,7 +28,8 @@ _APART = ("flashinfer", "top-k")
 
 
 class Timed(NamedTuple):
-    """A row of ``tests/benchmarks/filters.csv``. softmax: seconds of one, which is in the price and not in the row."""
+    """A row of ``tests/benchmarks/filters.csv``. softmax: seconds of one, which is in the price and not in the row.
+    fit: whether constants were fitted to it."""
 
     kernel: str
     filters: str
@@ -37,14 +39,21 @@ class Timed(NamedTuple):
     seconds: float
     fit: bool
     softmax: float
+    source: str
+
+    @property
+    def op(self) -> Op:
+        """What was timed."""
+        asked = tuple(self.filters.split("+"))
+        chosen = Filters(asked=asked, kernel=self.kernel, blocks=blocks_of(load_hardware(self.gpu)) or 1)
+        (op,) = chosen.ops(self.rows, self.vocabulary, 1)
+        return op
 
     def priced(self, overhead: float, swept: float, memory: float) -> float:
         """Seconds by such constants."""
-        hardware, asked = load_hardware(self.gpu), tuple(self.filters.split("+"))
-        chosen = Filters(asked=asked, kernel=self.kernel, blocks=blocks_of(hardware) or 1)
-        (op,) = chosen.ops(self.rows, self.vocabulary, 1)
+        op = self.op
         fit = Fit(overhead=overhead, memory=memory, sharpness=1.0, terms={"swept": swept})
-        ideal = ideal_time(op, op.work(), hardware, fit.terms)
+        ideal = ideal_time(op, op.work(), load_hardware(self.gpu), fit.terms)
         return float(np.asarray(fitted_time(ideal, fit).total)) - self.softmax
 
 
@@ -60,7 +69,8 @@ def _timed(row: dict[str, str]) -> Timed:
     given = "probabilities are given" in row["conditions"]  # it samples from probabilities
     softmax = 8.0 * rows * vocabulary / load_hardware(row["gpu"]).memory.bandwidth if given else 0.0
     seconds = 1e-3 * float(row["ms"])
-    return Timed(row["kernel"], row["filters"], row["gpu"], rows, vocabulary, seconds, row["role"] == "fit", softmax)
+    known = row["kernel"], row["filters"], row["gpu"], rows, vocabulary, seconds
+    return Timed(*known, fit=row["role"] == "fit", softmax=softmax, source=row["source"])
 
 
 def fitted(rows: Iterable[Timed]) -> dict[tuple[str, str], tuple[float, float, float]]:

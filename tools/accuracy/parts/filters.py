@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.files import config_root, load_hardware
-from inferplan.catalog.filters import blocks_of, filter_constants
+from inferplan.catalog.files import load_hardware
+from inferplan.catalog.filters import filter_constants
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.roofline import price
-from inferplan.work.filters import Filters
 from tools.accuracy.parts.rows import Part, PartRow
+from tools.fitting.filters import Timed, timed
 
 WITHOUT, SORTED, FUSED = 47.40, 40.20, 47.15
 """Requests per second of vllm 11394: without top-p, with it by PyTorch's sort, and by FlashInfer."""
@@ -20,26 +19,19 @@ WITHOUT, SORTED, FUSED = 47.40, 40.20, 47.15
 
 def filters_part(shared: Path) -> Part:
     """Each row of ``filters.csv``, and the arms of one service."""
-    with (config_root().parent / "tests" / "benchmarks" / "filters.csv").open(encoding="utf-8", newline="") as file:
-        rows = [_row(row) for row in csv.DictReader(file)]
-    return Part(name="Top-k and top-p", rows=[*rows, *_services()])
+    return Part(name="Top-k and top-p", rows=[*map(_row, timed()), *_services()])
 
 
-def _row(row: dict[str, str]) -> PartRow:
+def _row(row: Timed) -> PartRow:
     """One timed kernel. What samples from given probabilities is without the softmax that its price has."""
-    hardware, size = load_hardware(row["gpu"]), float(row["rows"]) * float(row["vocabulary"])
-    chosen = Filters(asked=tuple(row["filters"].split("+")), kernel=row["kernel"], blocks=blocks_of(hardware) or 1)
-    (op,) = chosen.ops(float(row["rows"]), int(row["vocabulary"]), 1)
-    seconds = float(price(op, hardware, filter_constants()).time)
-    if "probabilities are given" in row["conditions"]:
-        seconds -= 8.0 * size / hardware.memory.bandwidth
+    seconds = float(price(row.op, load_hardware(row.gpu), filter_constants()).time) - row.softmax
     return PartRow(
-        source=row["source"],
-        case=f"{row['kernel']}, {row['filters']}, {row['gpu']}, {row['rows']} x {int(row['vocabulary']):,} logits",
-        measured=float(row["ms"]),
+        source=row.source,
+        case=f"{row.kernel}, {row.filters}, {row.gpu}, {row.rows:g} x {row.vocabulary:,} logits",
+        measured=1e3 * row.seconds,
         predicted=1e3 * seconds,
         unit="ms",
-        fitted=row["role"] == "fit",
+        fitted=row.fit,
     )
 
 
