@@ -1,7 +1,7 @@
 // A load that rises and falls: what each way of scaling replicas costs, and whom it serves late.
 
 import { told } from "./behind.js";
-import { csv, h, heading, save, saving, table } from "./dom.js";
+import { choosable, csv, h, heading, save, saving, table } from "./dom.js";
 import { stated } from "./explain.js";
 import { fields, limitOptions, limits } from "./fields.js";
 import { COST_PAGE, answer, figure, purchase } from "./figures.js";
@@ -208,24 +208,9 @@ function overTheDay({ result, job, chosen, change }) {
     loadPicture(pictures[0], result, behind, name);
     latePicture(pictures[1], result, name);
   };
-  const select = h(
-    "select",
-    {
-      id: "day-show",
-      onchange: () => {
-        change("show", select.value);
-        show(select.value);
-      },
-    },
-    names.map((name) => h("option", { value: name, selected: name === first }, name)),
-  );
-  show(first);
-  return h(
-    "section",
-    { class: "card", "aria-labelledby": "day-over" },
-    h("div", { class: "head" }, h("h2", { id: "day-over" }, "Over the day"), h("label", { class: "inline", for: "day-show" }, "Policy ", select)),
-    h("div", { class: "rest" }, pictures.map((picture) => picture.node)),
-  );
+  const card = { id: "day-over", title: "Over the day", list: "day-show", label: "Policy", names, chosen: first, show };
+  const nodes = pictures.map((picture) => picture.node);
+  return choosable({ ...card, change: (name) => change("show", name) }, h("div", { class: "rest" }, nodes));
 }
 
 /** Hours since midnight as a clock: 6.5 is 06:30. */

@@ -127,6 +127,28 @@ export const saving = (kind, what, run) =>
 /** A heading with small buttons beside it. */
 export const heading = (title, ...buttons) => h("div", { class: "head" }, title, h("div", { class: "quiet" }, buttons));
 
+/** A card of pictures with a list to choose from beside its heading: `show` draws what is chosen, `change` keeps it. */
+export function choosable({ id, title, list, label, names, chosen, show, change }, pictures) {
+  const select = h(
+    "select",
+    {
+      id: list,
+      onchange: () => {
+        change(select.value);
+        show(select.value);
+      },
+    },
+    names.map((name) => h("option", { value: name, selected: name === chosen }, name)),
+  );
+  show(chosen);
+  return h(
+    "section",
+    { class: "card", "aria-labelledby": id },
+    h("div", { class: "head" }, h("h2", { id }, title), h("label", { class: "inline", for: list }, `${label} `, select)),
+    pictures,
+  );
+}
+
 /** A table: `columns` are texts, or `{ text, right }`; cells are texts, elements or whole cells; the first of a row names it. */
 export function table(caption, columns, rows, attributes = {}) {
   const heads = columns.map((column) => (typeof column === "string" ? { text: column } : column));

@@ -1,6 +1,6 @@
 // Latency over load: the same simulation under more and less of it, run once its answer stands.
 
-import { h } from "./dom.js";
+import { choosable, h } from "./dom.js";
 import { Job } from "./job.js";
 import { Plotted } from "./pictures.js";
 import { count, decimal, percent, shortTime, time } from "./units.js";
@@ -61,24 +61,9 @@ export class LoadCurves {
     );
     const pictures = shown.map((name) => new Plotted(`loads-${name.replace("_s", "")}`, `${NAMES[name]} over load`, "loads"));
     const show = (at) => pictures.forEach((picture, index) => curve(picture, { name: shown[index], at, runs, result, axis: LOADS[key] }));
-    const select = h(
-      "select",
-      {
-        id: "loads-at",
-        onchange: () => {
-          this.change("at", select.value);
-          show(select.value);
-        },
-      },
-      AT.map((at) => h("option", { value: at, selected: at === chosen }, at)),
-    );
-    show(chosen);
-    return h(
-      "section",
-      { class: "card", "aria-labelledby": "loads" },
-      h("div", { class: "head" }, h("h2", { id: "loads" }, "Latency over load"), h("label", { class: "inline", for: "loads-at" }, "Shown ", select)),
-      h("div", { class: "charts" }, pictures.map((picture) => picture.node)),
-    );
+    const card = { id: "loads", title: "Latency over load", list: "loads-at", label: "Shown", names: AT, chosen, show };
+    const nodes = pictures.map((picture) => picture.node);
+    return choosable({ ...card, change: (at) => this.change("at", at) }, h("div", { class: "charts" }, nodes));
   }
 }
 
