@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Any
 
 import numpy as np
 
 from inferplan.catalog.assemble import (
+    NATIVE,
     Request,
     assemble,
     default_quants,
@@ -24,6 +25,7 @@ from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.people import PeopleAsked
 from inferplan.catalog.price_lists import PriceBook
+from inferplan.catalog.quality import QUALITY, left_out, require_kept
 from inferplan.catalog.sessions import load_sessions, people_of, sample_of
 from inferplan.catalog.workloads import load_workload
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
@@ -117,7 +119,10 @@ def everywhere(requests: Iterable[Request], asked: FitAsked, tokens: int, prices
     """
     least, most = asked.tp or 1, asked.tp or asked.most
     for request in requests:
-        gpu, quant = request.gpu, request.quant or "native"
+        gpu, quant = request.gpu, request.quant or NATIVE
+        if low := asked.too_low(request):
+            yield FitOption(gpu=gpu, quant=quant, reason=low)
+            continue
         try:
             if asked.tp is not None:
                 load_engine(request.engine).require_division(Parallelism(tp=asked.tp), gpu)
@@ -242,6 +247,7 @@ class FitAsked:
         "Formats [native; without --gpu, or with a number of GPUs, also the narrower ones that run there].",
         None,
     )
+    quality: float | None = field(default=None, metadata=QUALITY)
     tp: int | None = ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].", None)
     context: int | None = ask("--context", Whole(), "Tokens per request, prompt and output [8192].", None)
     users: int = ask(
@@ -321,6 +327,11 @@ class FitAsked:
     def within(self) -> str:
         """The limit on the memory of all GPUs together, in words; empty without one."""
         return f" with at most {self.memory} together" if self.memory else ""
+
+    def too_low(self, request: Request) -> str:
+        """Why ``quality`` leaves the format of a request out; empty for one that is tried."""
+        low = left_out(load_model(request.model), [request.quant], self.quality)
+        return "".join(f"keeps too little for --quality {self.quality:g} ({said})" for said in low.values())
 
     def request(self, model: str, gpu: str) -> Request:
         """The deployment to look at; memory needs no constants."""
@@ -408,7 +419,8 @@ def requests_in_words(count: int, tokens: int) -> str:
 
 
 def require_format(asked: FitAsked, model: ModelSpec, gpu: str) -> None:
-    """Raise ``UsageError`` for a format that there is not, or that the model cannot have."""
+    """Raise ``UsageError`` for a format that there is not, that the model cannot have, or that keeps too little."""
+    require_kept(model, [asked.quant] if asked.quant else [], asked.quality)
     if asked.quant:
         precision_of(asked.request(model.name, gpu), model, load_hardware(gpu))
 
@@ -461,6 +473,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
     """One accelerator: on how many of it a model fits. Raises ``InfeasibleError`` when it does not."""
     spec, hardware = load_model(model), load_hardware(gpu)
     prices.check([hardware.name])
+    require_kept(spec, [asked.quant] if asked.quant else [], asked.quality)
     tokens, users, request = asked_context(spec, asked.context), asked.held, asked.request(model, gpu)
     if asked.tp or asked.offload.computes:
         deployment = assemble(replace(request, parallel=Parallelism(tp=asked.tp or 1)))

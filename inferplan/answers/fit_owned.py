@@ -20,7 +20,7 @@ from inferplan.answers.fit import (
     require_format,
     weights_short,
 )
-from inferplan.catalog.assemble import Request, assemble, load_engine
+from inferplan.catalog.assemble import NATIVE, Request, assemble, load_engine
 from inferplan.catalog.counted import Counted, devices_meant
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
@@ -144,7 +144,9 @@ def best_division(have: Counted, request: Request, quant: str | None, load: Aske
     least time there. One that holds many more requests stands beside it.
     """
     tokens, asked, prices = load
-    named, found, reasons = quant or "native", list[Fitting](), list[tuple[float, str]]()
+    named, found, reasons = quant or NATIVE, list[Fitting](), list[tuple[float, str]]()
+    if low := asked.too_low(replace(request, quant=quant)):
+        return FitOption(gpu=have.gpu, quant=named, reason=low)
     for parallel in _divisions(have.number or 1, asked.tp, load_engine(request.engine)):
         try:
             deployment = assemble(replace(request, quant=quant, parallel=parallel))

@@ -9,10 +9,11 @@ from typing import Any
 from inferplan.answers.fit import FitAsked, FitOption, Fits, Fitting, bill_of, first_choices
 from inferplan.catalog.assemble import parse_memory
 from inferplan.catalog.bills import Bill
+from inferplan.catalog.quality import floor_line, is_own, share_kept
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import most_layers
 from inferplan.figures import Figure, record, side_by_side, text
-from inferplan.models.spec import uncounted_notes
+from inferplan.models.spec import ModelSpec, uncounted_notes
 from inferplan.reports.cost import bill_record
 from inferplan.reports.people import with_people
 from inferplan.serving.cold_start import start_line
@@ -22,6 +23,10 @@ from inferplan.units import format_bytes, format_tokens
 _WITHIN = (
     "--memory without --gpu limits the total memory of a replica's GPUs; a chip sold in several sizes counts as its "
     "largest (for yours: --gpu NAME --memory SIZE)"
+)
+QUALITY_NOTE = (
+    "quality kept: the lowest published share of the unquantised model's score (configs/quality.yaml); judge for "
+    "yourself whether answers in a narrower format are good enough"
 )
 _SPARE = ("KV pool", "weights", "longest context", "bought")
 _RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value", "per hour"})
@@ -59,6 +64,7 @@ def options_report(found: Fits) -> Report:
             *(f"note: {text}" for text in uncounted_notes(spec)),
             *engine_notes(fitting),
             f"{refused} combinations do not fit or cannot run; --format json says why",
+            *quality_notes(spec, options, found.asked),
             *([_WITHIN] if within else []),
             *_prices_notes(fitting, found.term, len({option.quant for option in fitting})),
         ],
@@ -84,6 +90,13 @@ def engine_notes(fitting: Sequence[FitOption]) -> list[str]:
         whose.setdefault(engine, {})[device.vendor if len(makers[device.vendor]) == 1 else device.name] = None
     said = "; ".join(f"{engine} on {', '.join(names)}" for engine, names in whose.items())
     return [f"engine: {said}"] if len(whose) > 1 else []
+
+
+def quality_notes(model: ModelSpec, options: Iterable[FitOption], asked: FitAsked) -> list[str]:
+    """What the quality of a format is, and which formats a least one leaves out."""
+    quants = dict.fromkeys(option.quant for option in options)
+    said = [QUALITY_NOTE] if any(not is_own(model, quant) for quant in quants) else []
+    return [*said, *filter(None, [floor_line(model, quants, asked.quality)])]
 
 
 def of_people(report: Report, asked: FitAsked) -> Report:
@@ -201,20 +214,22 @@ def _record(option: FitOption) -> dict[str, Any]:
 def option_figures(option: FitOption) -> list[Figure]:
     """An accelerator and a format that hold the load."""
     assert option.fitting is not None
-    return _fitting(option.quant, option.fitting, option.bill)
+    return _fitting(option.quant, option.fitting, option.bill, option.quant)
 
 
-def _fitting(quant: str, found: Fitting, bill: Bill | None) -> list[Figure]:
-    """What the fewest GPUs of a kind hold, and what is bought for them."""
+def _fitting(named: str, found: Fitting, bill: Bill | None, quant: str | None) -> list[Figure]:
+    """What the fewest GPUs of a kind hold, and what is bought for them. named: the format, as people see it."""
     footprint, (hourly, bought) = found.footprint, _bought(bill)
+    share, said = share_kept(found.deployment.model, quant)
     cost = None if bill is None else {**bill_record(bill), "per_hour": bill.per_hour}
     return [
         Figure("gpu", found.deployment.hardware.name, "GPU", left=True),
-        Figure("quant", quant),
+        Figure("quant", named),
         Figure("engine", found.deployment.engine.name),
         Figure("fits", True),
         Figure("devices", found.deployment.parallel.devices, "GPUs"),
-        text("format", quant, left=True),
+        text("format", named, left=True),
+        Figure("quality_kept", share, "quality kept", text=said, left=True),
         Figure("weights_bytes", footprint.weights, "weights", format_bytes, left=True),
         Figure("adapter_bytes", footprint.adapters),
         Figure("kv_pool_bytes", footprint.kv_pool, "KV pool", format_bytes),
@@ -244,6 +259,7 @@ def memory_report(fitting: Fitting) -> Report:
     prices = fitting.prices
     bill = None if prices is None else bill_of(fitting, prices)
     footprint, deployment = fitting.footprint, fitting.deployment
+    quant = None if fitting.asked is None else fitting.asked.quant
     length = fitting.deployment.model.max_context or fitting.context
     length = footprint.longest_start(int(min(length, max(fitting.longest, 1))))
     concurrency, keeps = footprint.concurrency(length), not deployment.model.encodes
@@ -263,11 +279,12 @@ def memory_report(fitting: Fitting) -> Report:
         *(kept if keeps else []),
         [f"requests of {fitting.context:,} tokens", f"{fitting.requests:,}"],
         ["longest context of one request", format_tokens(fitting.longest)],
+        *([] if is_own(deployment.model, quant) else [["quality kept", share_kept(deployment.model, quant)[1]]]),
         *([["weights in host memory, all GPUs", format_bytes(footprint.streamed)]] if footprint.streamed else []),
         *([] if most is None else [["most layers that fit on the GPU (--gpu-layers)", f"{most}"]]),
     ]
     whole = {
-        **record(_fitting(deployment.formats, fitting, bill)),
+        **record(_fitting(deployment.formats, fitting, bill, quant)),
         "model": deployment.model.name,
         "model_counts": deployment.model.made_from.to_dict(),
         "model_notes": deployment.warnings,
@@ -286,7 +303,14 @@ def memory_report(fitting: Fitting) -> Report:
         else None,
     }
     capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
-    notes = [*_fewer_do_not(fitting), *deployment.model_lines, *deployment.hardware.size_lines, start_line(deployment)]
+    floor = "" if fitting.asked is None else floor_line(deployment.model, [quant], fitting.asked.quality)
+    notes = [
+        *_fewer_do_not(fitting),
+        *filter(None, [floor]),
+        *deployment.model_lines,
+        *deployment.hardware.size_lines,
+        start_line(deployment),
+    ]
     notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
     if bill is not None:
         notes += [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour: {bill.line}", *bill.remarks]

@@ -17,6 +17,7 @@ from inferplan.reports.fit import (
     load_tables,
     of_people,
     option_figures,
+    quality_notes,
 )
 from inferplan.table import Report
 
@@ -47,8 +48,8 @@ def owned_report(found: OwnedFits) -> Report:
             *engine_notes(fitting),
             *dict.fromkeys(_refused(option) for option in found.options if option.fitting is None),
             *dict.fromkeys(_roomier(option) for option in fitting if option.roomier is not None),
-            "requests: how many fit at once, each with the tokens above; judge for yourself whether answers in a "
-            "narrower format are good enough",
+            "requests: how many fit at once, each with the tokens above",
+            *quality_notes(spec, found.options, asked),
             spec.made_from.line,
             *(f"note: {line}" for line in uncounted_notes(spec)),
             *dict.fromkeys(filter(None, (one.fitting.deployment.formats_note for one in fitting if one.fitting))),
