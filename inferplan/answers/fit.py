@@ -33,7 +33,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import sides_error
 from inferplan.fields import Quantity, Text, Whole, ask, part
-from inferplan.models.spec import ModelSpec
+from inferplan.models.spec import ModelSpec, longer_than
 from inferplan.shown import Shown
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP, People, PeopleFigure
@@ -226,7 +226,7 @@ def asked_context(model: ModelSpec, tokens: int | None) -> int:
         raise UsageError(
             f"{tokens:,} tokens are more than {model.name} can attend to",
             because=f"its context is {limit:,} tokens",
-            hint=f"--context {limit}, or a model with a longer context",
+            hint=f"--context {limit}, or {longer_than(model, tokens)}",
         )
     return tokens
 

@@ -18,7 +18,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.features import require_together
 from inferplan.figures import bars
 from inferplan.models.gguf_formats import file_precision, is_file_type
-from inferplan.models.spec import require_readable
+from inferplan.models.spec import longer_than, require_readable
 from inferplan.units import format_bytes
 from inferplan.work.formats import find_format, parse_precision
 
@@ -103,7 +103,7 @@ def require_context(result: Estimate) -> None:
             f"{longest} tokens are more than {model.name} can attend to",
             because=f"its context is {model.max_context} tokens; prompt {int(np.max(result.load.prompt))}"
             + ("" if model.encodes else f" + output {int(np.max(result.load.output))}"),
-            hint=f"a shorter --prompt{'' if model.encodes else ' or --output'}, or a model with a longer context",
+            hint=f"a shorter --prompt{'' if model.encodes else ' or --output'}, or {longer_than(model, longest)}",
         )
 
 

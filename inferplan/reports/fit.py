@@ -271,18 +271,6 @@ def memory_report(fitting: Fitting) -> Report:
     memory, there = [_memory(footprint, title, keeps)], footprint.host
     memory += [] if there is None else [_memory(there, f"memory of the host, {there.deployment.hardware.name}", keeps)]
     most = None if there is None else most_layers(replace(footprint, batch=float(fitting.users)))
-    kept = [
-        ["KV cache per token, on one device", format_bytes(footprint.kv_per_token)],
-        ["state per sequence, on one device", format_bytes(footprint.state_per_sequence)],
-    ]
-    facts = [
-        *(kept if keeps else []),
-        [f"requests of {fitting.context:,} tokens", f"{fitting.requests:,}"],
-        ["longest context of one request", format_tokens(fitting.longest)],
-        *([] if is_own(deployment.model, quant) else [["quality kept", share_kept(deployment.model, quant)[1]]]),
-        *([["weights in host memory, all GPUs", format_bytes(footprint.streamed)]] if footprint.streamed else []),
-        *([] if most is None else [["most layers that fit on the GPU (--gpu-layers)", f"{most}"]]),
-    ]
     whole = {
         **record(_fitting(deployment.formats, fitting, bill, quant)),
         "model": deployment.model.name,
@@ -302,24 +290,49 @@ def memory_report(fitting: Fitting) -> Report:
         if keeps
         else None,
     }
-    capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
-    floor = "" if fitting.asked is None else floor_line(deployment.model, [quant], fitting.asked.quality)
-    notes = [
-        *_fewer_do_not(fitting),
-        *filter(None, [floor]),
-        *deployment.model_lines,
-        *deployment.hardware.size_lines,
-        start_line(deployment),
-    ]
-    notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
-    if bill is not None:
-        notes += [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour: {bill.line}", *bill.remarks]
-    notes += [] if prices is None else prices.remarks([deployment.hardware.name])
-    if bill is None and prices is not None and prices.named:
-        notes.append(f"no price: {deployment.hardware.name} is in none of the lists that --prices names")
+    capacity = Table(title="capacity", columns=["", "value"], rows=_capacity(fitting, quant, most), right=_RIGHT)
+    logged = ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
+    notes = [*_memory_notes(fitting, quant), *logged, *_price_notes(fitting, bill)]
     load = [] if fitting.asked is None else load_tables(fitting.asked, fitting.context)
     report = Report(record=whole, tables=[*load, *memory, capacity], notes=notes)
     return report if fitting.asked is None else of_people(report, fitting.asked)
+
+
+def _capacity(fitting: Fitting, quant: str | None, most: int | None) -> list[list[str]]:
+    """What a device holds beside the model, in what quality. most: layers that fit on it, where others do not."""
+    footprint, model = fitting.footprint, fitting.deployment.model
+    kept = [
+        ["KV cache per token, on one device", format_bytes(footprint.kv_per_token)],
+        ["state per sequence, on one device", format_bytes(footprint.state_per_sequence)],
+    ]
+    return [
+        *([] if model.encodes else kept),
+        [f"requests of {fitting.context:,} tokens", f"{fitting.requests:,}"],
+        ["longest context of one request", format_tokens(fitting.longest)],
+        *([] if is_own(model, quant) else [["quality kept", share_kept(model, quant)[1]]]),
+        *([["weights in host memory, all GPUs", format_bytes(footprint.streamed)]] if footprint.streamed else []),
+        *([] if most is None else [["most layers that fit on the GPU (--gpu-layers)", f"{most}"]]),
+    ]
+
+
+def _memory_notes(fitting: Fitting, quant: str | None) -> list[str]:
+    """What else was asked of the format, what the sizes rest on, and how long a start reads."""
+    deployment, asked = fitting.deployment, fitting.asked
+    floor = "" if asked is None else floor_line(deployment.model, [quant], asked.quality)
+    lines = [*_fewer_do_not(fitting), *filter(None, [floor]), *deployment.model_lines]
+    return [*lines, *deployment.hardware.size_lines, start_line(deployment)]
+
+
+def _price_notes(fitting: Fitting, bill: Bill | None) -> list[str]:
+    """What it costs, from which lists; nothing where nobody asked."""
+    prices, gpu = fitting.prices, fitting.deployment.hardware.name
+    if prices is None:
+        return []
+    if bill is not None:
+        lines = [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour: {bill.line}", *bill.remarks]
+        return [*lines, *prices.remarks([gpu])]
+    none = [f"no price: {gpu} is in none of the lists that --prices names"] if prices.named else []
+    return [*prices.remarks([gpu]), *none]
 
 
 def device_lines(options: Iterable[FitOption]) -> list[str]:

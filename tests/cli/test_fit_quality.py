@@ -75,8 +75,8 @@ def test_the_checkpoints_own_format_keeps_all() -> None:
 
 
 def test_a_plan_in_the_checkpoints_own_format_keeps_every_quality(run: Run) -> None:
-    load = "--gpu h100-sxm --rate 2 --prompt 512 --output 128 --ttft 2s --tpot 50ms --tp 1 --aggregated".split()
+    load = "--rate 2 --prompt 512 --output 128 --ttft 2s --tpot 50ms --tp 1 --aggregated"
     for quant in ("bf16", "native"):
-        said = run("plan", "qwen2.5-7b", "--quant", quant, "--quality", "0.999", *load)
+        said = run(*f"plan qwen2.5-7b --gpu h100-sxm --quant {quant} --quality 0.999 {load}".split())
         assert said.code == 0 and "--quality 0.999 leaves out no format" in said.out
         assert "no evaluation" not in said.out
