@@ -83,6 +83,10 @@ class FitOption:
     """Bytes of each GPU that the load lacks, where it is memory that it lacks."""
     bill: Bill | None = None
     """What one replica costs; ``None`` without a price."""
+    tpot: float | None = None
+    """Predicted seconds per token with the requests that are held, each at its full length; ``None`` if not asked."""
+    basis: str = ""
+    """What the constants of that rest on."""
 
     @property
     def devices(self) -> int:
@@ -109,7 +113,7 @@ def bill_of(fitting: Fitting, prices: PriceBook) -> Bill | None:
 def candidates(model: ModelSpec, named: str, asked: FitAsked) -> list[Request]:
     """Every accelerator on file in each of :func:`quants_tried`. named: the model as it was typed."""
     requests = (replace(asked.request(named, gpu), memory=None) for gpu in names("hardware"))
-    return [replace(one, quant=quant) for one in requests for quant in quants_tried(one, model)]
+    return [replace(one, quant=quant) for one in requests for quant in quants_tried(asked, one, model)]
 
 
 def everywhere(requests: Iterable[Request], asked: FitAsked, tokens: int, prices: PriceBook) -> Iterator[FitOption]:
@@ -333,10 +337,10 @@ class FitAsked:
         low = left_out(load_model(request.model), [request.quant], self.quality)
         return "".join(f"keeps too little for --quality {self.quality:g} ({said})" for said in low.values())
 
-    def request(self, model: str, gpu: str) -> Request:
-        """The deployment to look at; memory needs no constants."""
+    def request(self, model: str, gpu: str, engine: str = "") -> Request:
+        """The deployment to look at; memory needs no constants. engine: instead of the usual one."""
         own = {name: getattr(self, name) for name in ("quant", "memory", "lora", "offload")}
-        engine = self.engine or usual_engine(model, gpu)
+        engine = engine or self.engine or usual_engine(model, gpu)
         return Request(model=model, gpu=gpu, engine=engine, ideal=True, **own)
 
 
@@ -400,9 +404,9 @@ class Fits(Shown):
         return [option for option in self.options if option.fitting is not None]
 
 
-def quants_tried(request: Request, model: ModelSpec) -> tuple[str | None, ...]:
+def quants_tried(asked: FitAsked, request: Request, model: ModelSpec) -> tuple[str | None, ...]:
     """The format that was asked for, else those of :func:`inferplan.catalog.assemble.default_quants`."""
-    if request.quant:
+    if asked.quant:
         return (request.quant,)
     return default_quants(model, load_hardware(request.gpu), load_engine(request.engine))
 

@@ -125,7 +125,8 @@ def _gib(text: str) -> float:
     return size
 
 
-_EXAMPLE = "core-i9-14900k"
+EXAMPLE_HOST = "core-i9-14900k"
+"""A host for hints, with 128 GB: a usual one at home."""
 _NOTHING = (
     "no option places weights on the host",
     "--host, --host-memory and --host-link only describe the host",
@@ -146,7 +147,7 @@ def with_offload(
         return _with_streamed(deployment, asked, host_hardware)
     if not asked.computes:
         placed = f"--cpu-moe-layers {layers}" if deployment.model.has_experts else f"--gpu-layers {layers // 2}"
-        where = f"--host {asked.host or _EXAMPLE} --host-memory {asked.host_memory or '128GB'}"
+        where = f"--host {asked.host or EXAMPLE_HOST} --host-memory {asked.host_memory or '128GB'}"
         raise UsageError(
             *_NOTHING, f"--engine llama.cpp {placed} {where}, or vLLM's --cpu-offload-gb (docs/offload.md)"
         )

@@ -28,7 +28,7 @@ QUALITY_NOTE = (
     "quality kept: the lowest published share of the unquantised model's score (configs/quality.yaml); judge for "
     "yourself whether answers in a narrower format are good enough"
 )
-_SPARE = ("KV pool", "weights", "longest context", "bought")
+SPARE = ("KV pool", "weights", "longest context", "bought")
 _RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value", "per hour"})
 
 
@@ -55,7 +55,7 @@ def options_report(found: Fits) -> Report:
             side_by_side(
                 f"{spec.name}: what to look at first{within and f' on GPUs{within}'}, for {asked}",
                 [[text("", why, left=True), *option_figures(option)] for why, option in _merged(first)],
-                _SPARE,
+                SPARE,
             ),
             *_rest(fitting, f"{spec.name}: the fewest GPUs{within} that hold {asked}"),
         ],
@@ -152,7 +152,7 @@ def _rest(fitting: Sequence[FitOption], title: str) -> list[Table]:
     ]
     if len({option.quant for option in fitting}) == 1:
         return [
-            side_by_side(said, [option_figures(option) for option in group], _SPARE) for said, group in parts if group
+            side_by_side(said, [option_figures(option) for option in group], SPARE) for said, group in parts if group
         ]
     return [
         Table(
@@ -160,7 +160,7 @@ def _rest(fitting: Sequence[FitOption], title: str) -> list[Table]:
             columns=["GPU", *_formats(group), *(["per hour", "bought"] if group[0].bill else [])],
             rows=_by_gpu(group, _formats(group)),
             right=_RIGHT,
-            spare=_SPARE,
+            spare=SPARE,
         )
         for said, group in parts
         if group
@@ -346,7 +346,8 @@ def _fewer_do_not(fitting: Fitting) -> list[str]:
     count, gpu = fitting.deployment.parallel.devices, fitting.deployment.hardware.name
     if fitting.asked is None or fitting.asked.tp is not None or count == 1:
         return []
-    return [f"{count} is the fewest that hold it in this format; all formats on GPUs that you have: --have 1x-{gpu}"]
+    line = f"inferplan fit {fitting.deployment.model.name} --have 1x-{gpu}"
+    return [f"{count} is the fewest that hold it in this format; what one holds, in every format: {line}"]
 
 
 def _memory(footprint: Footprint, title: str, keeps: bool) -> Table:
