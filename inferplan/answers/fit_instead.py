@@ -89,7 +89,7 @@ def _formats(asked: Question) -> Lines:
         for one in asked.options(quant=None, quality=None):
             said = share_kept(asked.spec, one.quant)[1]
             yield f"in {one.quant} (quality: {said})", asked.line(quant=one.quant, quality=None)
-    elif not asked.load[1].engine and asked.load[1].tp is None:
+    elif asked.load[1].engine != _LLAMA and asked.load[1].tp is None and not asked.load[1].lora.any:
         for one in asked.options(engine=_LLAMA)[:1]:
             yield f"{_LLAMA} in {one.quant}", asked.line(engine=_LLAMA)
 

@@ -22,17 +22,20 @@ def _lines(hint: str) -> dict[str, str]:
         "llama-3.1-70b --have 1x4090 --in-flight 2 --context 4096",
         "llama-3.1-70b --have 2x-l40s --quant native",
         "llama-3.1-70b --have 1x-h100-sxm --quality 0.99",
-        "qwen3-32b --have 2x-l40s --in-flight 40",
         "gpt-oss-120b --have 4090",
-        "qwen3-235b-a22b --have 1x5090",
-        "llama-3.1-405b --have 2x24GB",
-        "llama-3.1-70b --have 2x24GB --people 400 --answer-time 8s --think-time 30s",
+        "llama-3.1-70b --have 2x24GB --engine vllm --people 400 --answer-time 8s --think-time 30s",
     ],
 )
 def test_every_command_of_the_hint_runs(run: Run, question: str) -> None:
     said = run("fit", *question.split())
     lines = _lines(said.err)
     assert said.code == 3 and len(lines) >= 2
+    if question != "gpt-oss-120b --have 4090":  # these two take seconds, and are much the same
+        lines = {
+            what: line
+            for what, line in lines.items()
+            if what not in ("every model that runs there", "GPUs that hold it")
+        }
     failed = {line: found.err for line in lines.values() if (found := run(*line.split()[1:])).code}
     assert not failed
 
