@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferplan.answers.division import options_on
+from inferplan.answers.division import engines_tried, options_on
 from inferplan.answers.fit import FitAsked, FitOption, asked_context, requests_in_words, require_format
 from inferplan.answers.fit_instead import Question, instead
 from inferplan.catalog.counted import devices_meant
@@ -29,6 +29,8 @@ class OwnedFits(Shown):
     context: int
     """Tokens of a request."""
     options: Sequence[FitOption]
+    engines: Sequence[str] = ()
+    """Those that were tried."""
     remarks: Sequence[str] = ()
     """Of the prices."""
 
@@ -62,6 +64,13 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
             + "; ".join(dict.fromkeys(f"{one.quant}: {one.reason}" for one in options if one.gpu == small.gpu)),
             hint=instead(Question(spec, model, have, meant, load)),
         )
-    remarks = prices.remarks(option.gpu for option in options)
-    whole = meant[0].number or 1
-    return OwnedFits(model=spec, asked=asked, have=have, count=whole, context=tokens, options=options, remarks=remarks)
+    return OwnedFits(
+        model=spec,
+        asked=asked,
+        have=have,
+        count=meant[0].number or 1,
+        context=tokens,
+        options=options,
+        engines=list(dict.fromkeys(name for one in meant for name in engines_tried(spec, model, one, asked))),
+        remarks=prices.remarks(option.gpu for option in options),
+    )

@@ -73,9 +73,12 @@ def _times(found: OwnedFits) -> list[str]:
     """How the engine of each format is chosen, and what its time is of."""
     load = requests_in_words(found.asked.held, found.context)
     bases = dict.fromkeys(option.basis for option in found.fitting if option.basis)
-    engines = [] if found.asked.engine else [f"engine: {RULE}; for another: --engine NAME"]
+    other = "for another: --engine NAME"
+    engines = [f"engine: of {' and '.join(found.engines)} {RULE}; {other}"] if len(found.engines) > 1 else []
+    if not engines and not found.asked.engine:
+        engines = engine_notes(found.fitting) or [f"engine: {found.engines[0]}, the usual one there; {other}"]
     if not bases:
-        return [*engines, *engine_notes(found.fitting)]
+        return engines
     constants = f"{' and '.join(bases)} constants; their error: inferplan estimate"
     return [*engines, f"TPOT: predicted for a step of {load} ({constants})"]
 
