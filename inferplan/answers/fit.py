@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -466,11 +467,21 @@ def fit_everywhere(
     return Fits(model=spec, asked=asked, context=tokens, options=options, term=prices.term)
 
 
-def _such_as(request: Request, model: ModelSpec) -> str:
-    """The narrower formats that device and engine run, the widest first: ``" such as fp8 or w4a16"``."""
+def _would_fit(request: Request, model: ModelSpec, tokens: int, asked: FitAsked) -> Iterator[str]:
+    """What would fit on such devices: a format, or a shorter context, each tried; and what says what fits where."""
     named = default_quants(model, load_hardware(request.gpu), load_engine(request.engine))
-    narrower = [quant for quant in named if quant not in (None, request.quant)]
-    return f" such as {' or '.join(map(str, narrower))}" if narrower else ""
+    others = [replace(request, quant=quant) for quant in named if quant not in (None, request.quant)]
+
+    def fits(one: Request, context: int = tokens) -> bool:
+        return not isinstance(fewest_devices(one, context, asked.held, asked.most), str)
+
+    held = [one.quant for one in others if not asked.too_low(one) and fits(one)]
+    if held:
+        yield f"--quant {' or '.join(map(str, held))}"
+    elif fits(request, tokens // 2):
+        yield f"--context {tokens // 2}"
+    yield f"what one holds: inferplan fit {request.model} --have {quote(f'1x-{request.gpu}')}"
+    yield f"GPUs that hold it: inferplan fit {request.model}"
 
 
 def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
@@ -486,11 +497,11 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
         if isinstance(found, str):
             footprint_at(assemble(request), tokens).max_batch()  # what one device lacks has a hint of its own
             joined = max((link.domain or asked.most + 1 for link in hardware.links), default=1)
+            more = ["a larger --most"] if asked.most < joined else []
             raise InfeasibleError(
                 f"{spec.name} with {requests_in_words(users, tokens)} does not fit on {hardware.name}",
                 because=found,
-                hint=("a larger --most, " if asked.most < joined else "")
-                + f"a narrower --quant{_such_as(request, spec)}, or a shorter --context",
+                hint="; ".join([*more, *_would_fit(request, spec, tokens, asked)]),
             )
         deployment = found.deployment
     footprint = footprint_at(deployment, tokens)

@@ -156,7 +156,7 @@ def _smaller(asked: Question) -> Lines:
     sizes = {name: load_model(name).parameters["total"] for name in alike}
     for name in sorted((name for name in alike if sizes[name] < total), key=lambda name: -sizes[name]):
         if asked.load[0] <= (load_model(name).max_context or asked.load[0]) and (found := asked.options(name)):
-            yield f"the next smaller, in {found[0].quant}", asked.line(model=name)
+            yield f"the largest of its series that fits, in {found[0].quant}", asked.line(model=name)
             return
 
 
