@@ -329,11 +329,11 @@ def test_deepep_v2_is_above_the_bound(gpu: str, nodes: int, dispatch: float, com
 
 def test_an_nvlink_bridge_is_priced_where_it_is_asked_for() -> None:
     """NVIDIA GA102 white paper: 4 links x 14.0625 GB/s = 56.25 GB/s in each direction; PCIe 4.0 x16: 31 GB/s. Two ranks
-    of a ring send (2 - 1) x 2 / 2 of the message each: 2 MB take 2e6 / 31e9 = 64.5 us, and 35.6 us over a bridge."""
+    of a ring send (2 - 1) x 2 / 2 of the message each: 2 MB take 2e6 / 31e9 = 64.5 us, and 35.56 us over a bridge."""
     card = load_hardware("rtx-3090")
     message = collective("all_reduce", 2, 1e6)
     assert ideal(message, "rtx-3090") == pytest.approx(64.5e-6, rel=1e-3)
-    assert float(price(message, card.bridged, IDEAL).time) == pytest.approx(35.6e-6, rel=1e-3)
+    assert float(price(message, card.bridged, IDEAL).time) == pytest.approx(35.56e-6, rel=1e-3)
 
 
 def test_the_estimate_says_whether_the_cards_have_bridges() -> None:
