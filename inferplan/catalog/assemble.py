@@ -47,7 +47,8 @@ class Request:
     calibration: a file; ``None`` takes the hardware's own when there is one. anchor: a file of measured runs of this
     system. media: what every request carries beside text. lora: adapters beside the model. offload: what of the model
     lies in host memory. host: seconds of a host of one's own. power_cap: watts of each device. sampling: what requests
-    sample with, ``top-k,top-p``. memory: usable memory as text, for devices whose reading is not on file. prune: axes
+    sample with, ``top-k,top-p``. memory: usable memory as text, for devices whose reading is not on file.
+    nvlink_bridge: whether bridges, which are sold apart, join the cards. prune: axes
     to cut, ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that differ from its YAML.
     """
 
@@ -83,6 +84,9 @@ class Request:
         "Usable memory per device, such as 64GB, at most what it is sold with; the size on the box of a Mac.",
         None,
         metavar="SIZE",
+    )
+    nvlink_bridge: bool = ask(
+        "--nvlink-bridge", Switch(), "The cards have NVLink bridges, which are sold apart [joined by PCIe].", False
     )
     unfused_attention: bool = ask(
         "--unfused-attention",
@@ -461,6 +465,8 @@ def assemble(
         _require_pages(model)
     if request.memory:
         hardware = with_memory(hardware, request.memory)
+    if request.nvlink_bridge:
+        hardware = hardware.bridged
     if request.expert_skew is not None:
         require_experts(model, "--expert-skew")
     if any(role == "experts" for role, _ in request.flags.backends):
@@ -489,6 +495,15 @@ def assemble(
     return with_host_memory(request, deployment, model_loader, hardware_loader)
 
 
+def bridges(request: Request, gpus: Sequence[str]) -> dict[str, bool]:
+    """Whether each of several GPUs has the NVLink bridge that is asked for. Raises ``MissingFactError`` where none is
+    sold for any of them."""
+    found = {gpu: request.nvlink_bridge and load_hardware(gpu).bridge is not None for gpu in gpus}
+    if request.nvlink_bridge and not any(found.values()):
+        _ = load_hardware(gpus[0]).bridged
+    return found
+
+
 def with_host_memory(
     request: Request,
     deployment: Deployment,
@@ -500,7 +515,9 @@ def with_host_memory(
         return deployment
 
     def on_host(name: str) -> Deployment:
-        there = replace(request, gpu=name, memory=None, calibration=None, anchor=None, offload=OffloadAsked())
+        there = replace(
+            request, gpu=name, memory=None, nvlink_bridge=False, calibration=None, anchor=None, offload=OffloadAsked()
+        )
         there = replace(there, power_cap=None, sampling=None, host=HostTimes())
         there = replace(there, parallel=Parallelism())
         return assemble(there, model_loader, host_hardware)

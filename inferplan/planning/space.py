@@ -13,6 +13,7 @@ from inferplan.catalog.assemble import (
     Request,
     adapters_asked,
     assemble,
+    bridges,
     default_quants,
     load_anchor,
     load_engine,
@@ -268,10 +269,12 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
     model = _model(space.base.model)
     shapes = divisions(model, space)
     runs, seen = space.runs, set[System]()
+    bridged = bridges(space.base, space.gpus)
     each = (itertools.product((gpu,), space.engines, space.caps_of(gpu)) for gpu in space.gpus)
     for gpu, engine, cap in itertools.chain.from_iterable(each):
         plain: Deployment | None = None
         bare = replace(space.base, gpu=gpu, engine=engine, parallel=Parallelism(), power_cap=cap)
+        bare = replace(bare, nvlink_bridge=bridged[gpu])
         for quant in space.quants_of(gpu, engine):
             if why := space.too_low(quant):
                 rejections.add("quality", len(shapes), f"{quant}: {why}")

@@ -18,6 +18,7 @@ from inferplan.catalog.power import CLOCKS, power_place, power_shares
 from inferplan.catalog.yaml_text import line_of
 from inferplan.devices.constants import alike
 from inferplan.devices.engine import EngineSpec
+from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UnknownNameError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import LayerGroup
@@ -61,7 +62,7 @@ class Origins:
             if self.request.memory and tuple(field) in _OPTIONS:
                 return _OPTIONS[tuple(field)], ""
             if path[0] == "links":
-                path = ["links", [link.name for link in deployment.hardware.links].index(str(path[1])), "bandwidth"]
+                path = [*_link(deployment.hardware, str(path[1])), "bandwidth"]
             return self.at(catalog.find("hardware", self.request.gpu), *path), deployment.hardware.source
         if kind == "model":
             if path[0] == "generation" and path[1] in dict(self.request.generation):
@@ -110,7 +111,9 @@ class Origins:
         if kind == "host" and field == ("hardware", "memory", "usable") and asked.host_memory:
             return "--host-memory", ""
         if kind == "host" and offload is not None:
-            there = replace(self.request, gpu=asked.host, memory=asked.host_memory, calibration=None)
+            there = replace(
+                self.request, gpu=asked.host, memory=asked.host_memory, nvlink_bridge=False, calibration=None
+            )
             return Origins(request=there, deployment=offload.host)._place(field, phase)
         streamed = self.deployment.streamed
         if streamed is not None:
@@ -121,7 +124,7 @@ class Origins:
             return "--host-link", ""
         path: tuple[str | int, ...] = ("host_link", "bandwidth")
         if isinstance(hardware.host_link, str):
-            path = ("links", [link.name for link in hardware.links].index(hardware.host_link), "bandwidth")
+            path = (*_link(hardware, hardware.host_link), "bandwidth")
         return self.at(catalog.find("hardware", self.request.gpu), *path), hardware.source
 
     def at(self, path: Path, *field: str | int) -> str:
@@ -279,6 +282,13 @@ class Origins:
             yield from self._fields(part, (*path, where))
             if group.repeat > 1:
                 yield self.model("repeat", group.repeat, *path, "repeat")
+
+
+def _link(hardware: HardwareSpec, name: str) -> tuple[str | int, ...]:
+    """The path in the YAML of a link that joins the devices: of its bridge, which is no part of ``links`` there."""
+    if hardware.bridge is not None and hardware.bridge.name == name:
+        return ("bridge",)
+    return "links", [link.name for link in hardware.links if link != hardware.bridge].index(name)
 
 
 def _named(value: Any) -> bool:
