@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from inferplan.catalog.calibrations import own_kernels
+from inferplan.devices.engine import OwnKernels
 from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.errors import InfeasibleError, MissingFactError, UsageError
 from inferplan.estimate.deployment import Deployment, Offload, Streamed
@@ -164,11 +166,42 @@ def with_offload(
         if asked.host is not None:
             host_hardware(asked.host)  # it holds nothing, and is a host all the same
         return deployment
-    named = _named(asked)
-    host = on_host(named)
+    host = on_host(_named(asked))
     _require_size(host.hardware)
-    found = Offload(host=host, link=_link(deployment, asked), experts=asked.cpu_moe_layers)
+    own = _own(host, asked)
+    waits = own.waits if host.calibration.basis != "roofline" else 0.0
+    found = Offload(host=host, link=_link(deployment, asked), experts=asked.cpu_moe_layers, waits=waits)
     return replace(deployment, offload=found.keeping(here))
+
+
+def _own(host: Deployment, asked: OffloadAsked) -> OwnKernels:
+    """The engine's kernels on a host. Raises ``UsageError`` for what nobody has measured of them."""
+    engine, hardware = host.engine, host.hardware
+    own = own_kernels(hardware, engine.name)
+    if own is None:
+        raise UsageError(
+            f"what {engine.describe()} reads of the memory of {hardware.name} is not known",
+            because="no share of such sockets and memory is on file (docs/offload.md#two-sockets)",
+            hint="one socket, or --engine ktransformers with two",
+        )
+    if engine.experts_alone and asked.gpu_layers is not None:
+        raise UsageError(f"{engine.name} computes experts alone on the host", hint="leave --gpu-layers out")
+    if not own.flop:
+        return own
+    name = host.precision.experts.name
+    if name not in own.flop:
+        raise UsageError(
+            f"how fast {engine.name} multiplies by experts in {name} on a host is not on file",
+            because=f"formats with published rates: {', '.join(own.flop)}",
+            hint="--experts q4_k, or --engine llama.cpp",
+        )
+    if hardware.clock is None or hardware.units is None:
+        raise MissingFactError(
+            f"cores and clock of {hardware.name} are not on file",
+            because="kernels of experts are priced by FLOP of a core and cycle",
+            hint="units and clock in a copy of its hardware YAML",
+        )
+    return own
 
 
 def _named(asked: OffloadAsked) -> str:

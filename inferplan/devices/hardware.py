@@ -2,7 +2,7 @@
 
 import re
 from math import ceil, inf
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from inferplan.errors import MissingFactError
 from inferplan.spec import Field, Spec, model_validator
@@ -153,6 +153,9 @@ class HardwareSpec(Spec):
     thread_blocks: bool = True
     """Whether kernels are cut into thread blocks that its units take; the few cores of a TPU run a kernel whole."""
     clock: Hertz | None = None
+    """Of processors the base clock."""
+    sockets: int = Field(default=1, ge=1)
+    """Processors of one host, whose memory, cores and peaks are given together (:meth:`joined`)."""
     cache: Bytes | None = None
     """Last-level cache."""
     power: Watts | None = None
@@ -209,6 +212,14 @@ class HardwareSpec(Spec):
         if math in WIDE:
             return f"--quant {wide}, or another GPU"
         return f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU"
+
+    def joined(self, sockets: int) -> Self:
+        """A host of so many such processors, ``2x-NAME``: their memory channels, cores and peaks together."""
+        memory = self.memory.model_copy(update={"bandwidth": sockets * self.memory.bandwidth})
+        update: dict[str, Any] = {"name": f"{sockets}x-{self.name}", "sockets": sockets, "memory": memory}
+        update["peak"] = {math: sockets * rate for math, rate in self.peak.items()}
+        update["units"] = None if self.units is None else sockets * self.units
+        return self.model_copy(update=update)
 
     @property
     def size_lines(self) -> list[str]:
