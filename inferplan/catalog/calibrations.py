@@ -69,7 +69,7 @@ def _on_file(hardware: HardwareSpec, engine: str) -> Calibration:
     own = own_kernels(hardware, name)
     if own is not None and constants_file(own) == file:
         found = _beside_class(found.for_vendor(hardware.vendor), hardware, name)
-        found = found if own.reads is None else found.reading(own.reads, own.reads_experts)
+        found = found if own.reads is None else found.reading(own.reads, own.experts_of(hardware))
         return found.computing(own.flop, hardware)
     if _of_another(found, hardware):
         return _carried(found, hardware, name)

@@ -19,7 +19,7 @@ from inferplan.units import format_bytes, parse_number, parse_quantity
 
 MOST_GIB = 4096
 """GiB of a host that can lie beside one GPU."""
-_HOST = need("--host", Text(), "The host that holds the rest of the model: a CPU (inferplan gpus) or a path to a YAML.")
+_HOST = need("--host", Text(), "The host that holds the rest: a CPU (inferplan gpus; 2x-NAME: two sockets) or a YAML.")
 _MEMORY = need("--host-memory", Text(), "Usable memory of the host per replica, such as 384GB.", "SIZE")
 _LINK = need(
     "--host-link", Text(), "Bandwidth of the link to the host, in one direction, such as 63GB/s [on file].", "RATE"
@@ -44,7 +44,7 @@ class OffloadAsked:
     cpu_moe_layers: int = ask(
         "--cpu-moe-layers",
         Whole(0),
-        "llama.cpp -ncmoe: the host computes the routed experts of this many first layers.",
+        "llama.cpp -ncmoe, or ktransformers: the host computes the routed experts of this many first layers.",
         0,
         shown=True,
     )
@@ -84,7 +84,7 @@ class OffloadsTried:
     cpu_moe_layers: tuple[int, ...] = ask(
         "--cpu-moe-layers",
         Text(parse_copies),
-        "llama.cpp -ncmoe: experts of this many layers on the host, each number compared with none.",
+        "llama.cpp -ncmoe, or ktransformers: experts of this many layers on the host, each compared with none.",
         (),
         metavar="COUNTS",
     )

@@ -459,7 +459,7 @@ class Calibration(Spec):
         return self.model_copy(update={"constants": slower(self.constants), "libraries": libraries})
 
     def computing(self, flop: Mapping[str, float], hardware: HardwareSpec) -> Self:
-        """The same where kernels of experts in these formats compute so many FLOP of a core and cycle, of 16-bit inputs."""
+        """The same where kernels of experts in such formats compute so many FLOP a core and cycle, of 16-bit inputs."""
         cores = (hardware.units or 0) * (hardware.clock or 0.0)
         if not flop or not cores:
             return self
@@ -467,7 +467,9 @@ class Calibration(Spec):
         rest = constants["grouped_matmul"][ANY]
         for name, each in flop.items():
             share = each * cores / hardware.peak_of("bf16")
-            constants["grouped_matmul"][f"{name}xbf16"] = rest.model_copy(update={"math": min(share, 1.0)})
+            constants["grouped_matmul"][f"{name}xbf16"] = rest.model_copy(
+                update={"math": min(share, 1.0), "source": ""}
+            )
         return self.model_copy(update={"constants": constants})
 
     def beside(self, other: Self) -> Self:

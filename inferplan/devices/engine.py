@@ -546,8 +546,8 @@ class OwnKernels(Spec):
     """The most of the memory's bandwidth that kernels reach there, until somebody measures the device."""
     reads_experts: float | None = Field(default=None, gt=0.0, le=1.0)
     """The same of the kernels that multiply by experts; ``None``: as of all."""
-    sockets: int = Field(default=1, ge=1)
-    """Of a host: how many processors it has, whose memory is read together."""
+    sockets: dict[int, float] = {}
+    """What takes the place of ``reads_experts`` where so many sockets are read together; others are not known."""
     flop: dict[str, float] = {}
     """FLOP of a core in a cycle of its base clock that kernels of experts reach, by the format of the weights."""
     waits: Seconds = 0.0
@@ -562,8 +562,12 @@ class OwnKernels(Spec):
             and self.memory in (None, memory_class(hardware))
             and (not self.segments or hardware.segment in self.segments)
             and hardware.memory.kind.startswith(self.kind)
-            and hardware.sockets == self.sockets
+            and hardware.sockets in (1, *self.sockets)
         )
+
+    def experts_of(self, hardware: HardwareSpec) -> float | None:
+        """The share of the memory's bandwidth of kernels of experts on a device; ``None``: as of all."""
+        return self.sockets.get(hardware.sockets, self.reads_experts)
 
 
 class LibraryRuns(Spec):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,10 +18,9 @@ from inferplan.catalog.files import config_root, load_hardware, load_model
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate.batch import Estimate
-from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.deployment import Deployment, moe_parts
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import Phase
-from inferplan.models.layers.moe import MoeLayer
 from inferplan.models.spec import ModelSpec
 
 _TABLE = Path("measured") / "published" / "parts" / "cpu_offload.csv"
@@ -65,7 +63,9 @@ class Run:
     def estimate(self) -> Estimate:
         """As it is priced."""
         load = StaticLoad(prompt=self.prompt, output=self.output)
-        return Estimate(deployment=_deployed(self.model, self.quant, self.gpu, self.host, self.memory, self.chosen), load=load)
+        return Estimate(
+            deployment=_deployed(self.model, self.quant, self.gpu, self.host, self.memory, self.chosen), load=load
+        )
 
     def phase(self) -> Phase:
         """The step that was measured."""
@@ -104,7 +104,7 @@ def _choosing(model: ModelSpec, chosen: int | None) -> ModelSpec:
     if chosen is None:
         return model
     layers = [
-        one.model_copy(update={"ffn": one.ffn.model_copy(update={"top_k": chosen})}) if isinstance(one.ffn, MoeLayer) else one
+        one.model_copy(update={"ffn": one.ffn.model_copy(update={"top_k": chosen} if moe_parts(one) else {})})
         for one in model.layers
     ]
     return model.model_copy(update={"layers": layers})
@@ -157,10 +157,9 @@ def _own(row: dict[str, str]) -> Run:
     )
 
 
-def aside(found: Iterable[Run]) -> frozenset[str]:
-    """The third of the hosts that no constant is taken from: those whose names have the lowest SHA-256."""
-    hosts = sorted({one.host for one in found}, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-    return frozenset(hosts[: round(len(hosts) / 3)])
+def aside(host: str) -> bool:
+    """Whether a host is of the third that no constant is taken from: by the SHA-256 of its name."""
+    return int(hashlib.sha256(host.encode()).hexdigest(), 16) < 2**256 // 3
 
 
 def _parts(run: Run) -> tuple[float, float, float]:
@@ -168,27 +167,24 @@ def _parts(run: Run) -> tuple[float, float, float]:
     layers with experts there."""
     phase, offload = run.phase(), run.estimate().deployment.offload
     assert offload is not None  # every run has one
-    experts = sum(
-        float(cost.total) for cost in phase.costs if cost.op.place == "host" and cost.op.kernel.startswith("grouped_matmul")
-    )
+    there = (cost for cost in phase.costs if cost.op.place == "host" and cost.op.kernel.startswith("grouped_matmul"))
+    experts = sum(float(cost.total) for cost in there)
     rest = float(phase.time) - experts - offload.waits * offload.apart
     return rest, experts, float(offload.apart)
 
 
 def fitted(found: list[Run]) -> dict[str, float]:
     """The constants by name: least squares of the logarithm over tokens, then over prompts of each kind of kernel."""
-    kept = [one for one in found if one.host not in aside(found)]
+    kept = [one for one in found if not aside(one.host)]
     tokens = [(one, *_parts(one)) for one in kept if not one.of_prompt]
-    shares = {sockets: _share(run) for run, *_ in tokens for sockets in [_sockets(run)]}
+    shares = {_sockets(run): _share(run) for run, *_ in tokens}
     order = sorted(shares)
 
     def off(logs: np.ndarray) -> list[float]:
         *reads, waits = np.exp(logs)
-        each = dict(zip(order, reads))
-        return [
-            float(np.log((rest + experts * shares[_sockets(run)] / each[_sockets(run)] + waits * layers) * run.measured))
-            for run, rest, experts, layers in tokens
-        ]
+        slower = {sockets: shares[sockets] / share for sockets, share in zip(order, reads)}
+        seconds = [rest + experts * slower[_sockets(run)] + waits * layers for run, rest, experts, layers in tokens]
+        return [float(np.log(each * run.measured)) for each, (run, *_) in zip(seconds, tokens)]
 
     best = least_squares(off, np.log([*(0.5 for _ in order), 2e-4]))
     *reads, waits = (float(value) for value in np.exp(best.x))
@@ -196,7 +192,9 @@ def fitted(found: list[Run]) -> dict[str, float]:
     for kind in sorted({one.kernel for one in kept if one.of_prompt}):
         prompts = [(one, *_parts(one)) for one in kept if one.of_prompt and one.kernel == kind]
         flop = _flop(prompts[0][0])
-        factors = [experts / (run.prompt / run.measured - rest - waits * layers) for run, rest, experts, layers in prompts]
+        factors = [
+            experts / (run.prompt / run.measured - rest - waits * layers) for run, rest, experts, layers in prompts
+        ]
         constants[f"flop, {kind}"] = flop * float(np.exp(np.mean(np.log(factors))))
     return constants
 
@@ -231,6 +229,5 @@ def command(shared: Path) -> None:
     found = runs(shared)
     for name, value in fitted(found).items():
         click.echo(f"{name}: {value:.4g}")
-    click.echo(f"aside: {', '.join(sorted(aside(found)))}")
     for run in found:
-        click.echo(f"{run.predicted / run.measured:5.2f} {'aside' if run.host in aside(found) else 'fit'} {run.case}")
+        click.echo(f"{run.predicted / run.measured:5.2f} {'aside' if aside(run.host) else 'fit'} {run.case}")

@@ -17,7 +17,7 @@ from inferplan.catalog.filters import filter_place
 from inferplan.catalog.power import CLOCKS, power_place, power_shares
 from inferplan.catalog.yaml_text import line_of
 from inferplan.devices.constants import alike
-from inferplan.devices.engine import EngineSpec
+from inferplan.devices.engine import EngineSpec, OwnKernels
 from inferplan.errors import UnknownNameError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import LayerGroup
@@ -94,6 +94,8 @@ class Origins:
             return self._constant(str(path[0]), str(path[1]), path[2:]), source
         if kind == "anchor":
             return self._anchor_place(str(path[0]))
+        if kind == "own":
+            return self._own_place(*path), ""
         if kind == "step":
             return self._step_place(str(path[0])), ""
         if kind in ("number", "part"):
@@ -195,11 +197,8 @@ class Origins:
                 return "1 by construction, not fitted (docs/lora.md)"
         if kernel == "elementwise" and (own := filter_place(label, str(key[-1]))):
             return self.at(catalog.config_root() / FILTERS, *own)
-        engine, fit = self.request.engine.partition("@")[0], calibration.fit(kernel, label)
-        entry = own_kernels(self.deployment.hardware, engine)
-        if key == ["memory"] and entry is not None and fit is not None and fit.memory == entry.reads:
-            path = catalog.find("engines", engine)
-            return self.at(path, "kernels", catalog.load("engines", engine, EngineSpec).kernels.index(entry), "reads")
+        if (reached := self._own_constant(kernel, label, key)) is not None:
+            return reached
         file = calibration_file(self.deployment.hardware, self.request.engine)
         assert file is not None  # a kernel with constants has them from a file
         rest = class_file(self.deployment.hardware)
@@ -207,6 +206,32 @@ class Origins:
         if place is None:
             raise KeyError(f"{kernel}/{label} in {file}")  # as the fit was found
         return place
+
+    def _own_constant(self, kernel: str, label: str, key: list[str | int]) -> str | None:
+        """Where an engine's file has what its kernels reach of a device's memory and arithmetic; ``None`` elsewhere."""
+        hardware, fit = self.deployment.hardware, self.deployment.calibration.fit(kernel, label)
+        entry, weights = self._entry, label.rpartition("x")[0]
+        if entry is None or fit is None:
+            return None
+        if key == ["math"] and kernel.startswith("grouped_matmul") and weights in entry.flop:
+            return self._own_place("flop", weights)
+        if key == ["memory"] and fit.memory == entry.reads:
+            return self._own_place("reads")
+        if key == ["memory"] and fit.memory == entry.experts_of(hardware):
+            joined = hardware.sockets in entry.sockets
+            return self._own_place(*(("sockets", hardware.sockets) if joined else ("reads_experts",)))
+        return None
+
+    @property
+    def _entry(self) -> OwnKernels | None:
+        return own_kernels(self.deployment.hardware, self.request.engine.partition("@")[0])
+
+    def _own_place(self, *field: str | int) -> str:
+        """A field of the engine's own kernels on the device."""
+        engine = self.request.engine.partition("@")[0]
+        kernels = catalog.load("engines", engine, EngineSpec).kernels
+        index = next(i for i, one in enumerate(kernels) if one == self._entry)
+        return self.at(catalog.find("engines", engine), "kernels", index, *field)
 
     def _stated(self, file: Path, kernel: str, label: str, key: list[str | int]) -> str | None:
         """Where a file has a constant of a kernel in a format; ``None`` where it has none."""
