@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from inferplan.answers.emit import command, launch
 from inferplan.answers.explain import Explainer
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.files import load_hardware
+from inferplan.catalog.files import config_root, load_hardware
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.errors import InferplanError, MissingFactError, UsageError
 from inferplan.estimate.batch import Estimate
@@ -117,7 +118,6 @@ def test_a_processor_without_avx512_reads_prompts_as_published() -> None:
         (lambda: deepseek("0x-xeon-6454s"), UsageError, "not a number"),
         (lambda: deepseek("2x-xeon-6454s", engine="llama.cpp"), UsageError, "llama.cpp .* is not known"),
         (lambda: deepseek("2x-xeon-6454s", engine="sglang"), UsageError, "computes no layers"),
-        (lambda: deepseek("core-i9-14900k"), MissingFactError, "cores and clock"),
         (lambda: asked("kimi-k2-thinking", "2x-xeon-8488c", 61), UsageError, "int4-g32 .* not on file"),
         (lambda: asked("llama-3.1-8b", "2x-xeon-8488c", 4), UsageError, "expert"),
     ],
@@ -125,6 +125,14 @@ def test_a_processor_without_avx512_reads_prompts_as_published() -> None:
 def test_what_nobody_measured_is_refused(made: Any, error: type[InferplanError], words: str) -> None:
     with pytest.raises(error, match=words):
         assemble(made())
+
+
+def test_a_processor_without_a_base_clock_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    text = (config_root() / "hardware" / "xeon-6454s.yaml").read_text("utf-8").partition("derivation:")[0]
+    file.write_text(text.replace("name: xeon-6454s", "name: own").replace("aliases: [xeon-gold-6454s]", "aliases: []"))
+    with pytest.raises(MissingFactError, match="cores and base clock of 2x-own"):
+        assemble(deepseek(f"2x-{file}"))
 
 
 def test_whole_layers_stay_on_the_device() -> None:

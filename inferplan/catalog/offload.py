@@ -195,11 +195,11 @@ def _own(host: Deployment, asked: OffloadAsked) -> OwnKernels:
             because=f"formats with published rates: {', '.join(own.flop)}",
             hint="--experts q4_k, or --engine llama.cpp",
         )
-    if hardware.clock is None or hardware.units is None:
+    if hardware.core_cycles is None:
         raise MissingFactError(
-            f"cores and clock of {hardware.name} are not on file",
+            f"cores and base clock of {hardware.name} are not on file",
             because="kernels of experts are priced by FLOP of a core and cycle",
-            hint="units and clock in a copy of its hardware YAML",
+            hint="units and derivation.bf16 in a copy of its hardware YAML, or another --host",
         )
     return own
 

@@ -458,20 +458,6 @@ class Calibration(Spec):
         libraries = {name: slower(constants) for name, constants in self.libraries.items()}
         return self.model_copy(update={"constants": slower(self.constants), "libraries": libraries})
 
-    def computing(self, flop: Mapping[str, float], hardware: HardwareSpec) -> Self:
-        """The same where kernels of experts in such formats compute so many FLOP a core and cycle, of 16-bit inputs."""
-        cores = (hardware.units or 0) * (hardware.clock or 0.0)
-        if not flop or not cores:
-            return self
-        constants = {kernel: dict(formats) for kernel, formats in self.constants.items()}
-        rest = constants["grouped_matmul"][ANY]
-        for name, each in flop.items():
-            share = each * cores / hardware.peak_of("bf16")
-            constants["grouped_matmul"][f"{name}xbf16"] = rest.model_copy(
-                update={"math": min(share, 1.0), "source": ""}
-            )
-        return self.model_copy(update={"constants": constants})
-
     def beside(self, other: Self) -> Self:
         """The same with the constants of ``other`` for kernels and formats that it lacks, once an engine is chosen."""
         constants = {kernel: dict(formats) for kernel, formats in self.constants.items()}

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from inferplan.errors import MissingFactError
 from inferplan.spec import Field, Spec, model_validator
-from inferplan.units import Bytes, BytesPerSecond, FlopPerSecond, Hertz, Seconds, Watts, format_bytes
+from inferplan.units import Bytes, BytesPerSecond, FlopPerSecond, Hertz, Seconds, Watts, format_bytes, parse_quantity
 from inferplan.work.formats import WIDE
 
 
@@ -153,7 +153,6 @@ class HardwareSpec(Spec):
     thread_blocks: bool = True
     """Whether kernels are cut into thread blocks that its units take; the few cores of a TPU run a kernel whole."""
     clock: Hertz | None = None
-    """Of processors the base clock."""
     sockets: int = Field(default=1, ge=1)
     """Processors of one host, whose memory, cores and peaks are given together (:meth:`joined`)."""
     cache: Bytes | None = None
@@ -220,6 +219,16 @@ class HardwareSpec(Spec):
         update["peak"] = {math: sockets * rate for math, rate in self.peak.items()}
         update["units"] = None if self.units is None else sockets * self.units
         return self.model_copy(update=update)
+
+    @property
+    def core_cycles(self) -> float | None:
+        """Cycles a second of all cores of a processor at their base clock, as the derivation of its peak states them;
+        ``None`` where it does not, or where cores differ."""
+        cores, *factors = self.derivation["bf16"].factors if "bf16" in self.derivation else [""]
+        clock = next((parse_quantity(one, "hertz") for one in factors if one.endswith("Hz")), None)
+        if clock is None or self.units is None or cores != str(self.units // self.sockets):
+            return None
+        return self.units * clock
 
     @property
     def size_lines(self) -> list[str]:

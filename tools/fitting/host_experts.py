@@ -218,8 +218,8 @@ def _share(run: Run) -> float:
 def _flop(run: Run) -> float:
     host = _host(run)
     fit = host.calibration.fit("grouped_matmul", f"{host.precision.experts.name}xbf16")
-    assert fit is not None and host.hardware.units and host.hardware.clock  # on file
-    return fit.math * host.hardware.peak_of("bf16") / (host.hardware.units * host.hardware.clock)
+    assert fit is not None and host.hardware.core_cycles  # on file
+    return fit.math * host.hardware.peak_of("bf16") / host.hardware.core_cycles
 
 
 @click.command()

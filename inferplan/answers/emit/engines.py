@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from typing import NamedTuple
 
-from inferplan.answers.emit import atom, ktransformers, llama_cpp, sglang, trtllm, vllm
+from inferplan.answers.emit import atom, llama_cpp, sglang, trtllm, vllm
 from inferplan.answers.emit.nodes import one_node
 from inferplan.answers.emit.options import refuse_untaken
 from inferplan.answers.emit.replica import Launch
@@ -26,7 +26,7 @@ ENGINES = {
     "sglang": EngineCommand(sglang.sglang, sglang.TAKES, sglang.PORT),
     "trtllm": EngineCommand(trtllm.trtllm, trtllm.TAKES, trtllm.PORT),
     "atom": EngineCommand(atom.atom, atom.TAKES, atom.PORT),
-    "ktransformers": EngineCommand(ktransformers.ktransformers, ktransformers.TAKES, sglang.PORT),
+    "ktransformers": EngineCommand(sglang.ktransformers, sglang.TAKES_EXPERTS, sglang.PORT),
     "llama.cpp": EngineCommand(llama_cpp.llama_cpp, llama_cpp.TAKES, llama_cpp.PORT),
 }
 

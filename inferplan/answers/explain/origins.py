@@ -17,7 +17,7 @@ from inferplan.catalog.filters import filter_place
 from inferplan.catalog.power import CLOCKS, power_place, power_shares
 from inferplan.catalog.yaml_text import line_of
 from inferplan.devices.constants import alike
-from inferplan.devices.engine import EngineSpec, OwnKernels
+from inferplan.devices.engine import EngineSpec
 from inferplan.errors import UnknownNameError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import LayerGroup
@@ -95,7 +95,7 @@ class Origins:
         if kind == "anchor":
             return self._anchor_place(str(path[0]))
         if kind == "own":
-            return self._own_place(*path), ""
+            return _own_place(self, *path), ""
         if kind == "step":
             return self._step_place(str(path[0])), ""
         if kind in ("number", "part"):
@@ -197,7 +197,7 @@ class Origins:
                 return "1 by construction, not fitted (docs/lora.md)"
         if kernel == "elementwise" and (own := filter_place(label, str(key[-1]))):
             return self.at(catalog.config_root() / FILTERS, *own)
-        if (reached := self._own_constant(kernel, label, key)) is not None:
+        if (reached := _own_constant(self, kernel, label, key)) is not None:
             return reached
         file = calibration_file(self.deployment.hardware, self.request.engine)
         assert file is not None  # a kernel with constants has them from a file
@@ -206,32 +206,6 @@ class Origins:
         if place is None:
             raise KeyError(f"{kernel}/{label} in {file}")  # as the fit was found
         return place
-
-    def _own_constant(self, kernel: str, label: str, key: list[str | int]) -> str | None:
-        """Where an engine's file has what its kernels reach of a device's memory and arithmetic; ``None`` elsewhere."""
-        hardware, fit = self.deployment.hardware, self.deployment.calibration.fit(kernel, label)
-        entry, weights = self._entry, label.rpartition("x")[0]
-        if entry is None or fit is None:
-            return None
-        if key == ["math"] and kernel.startswith("grouped_matmul") and weights in entry.flop:
-            return self._own_place("flop", weights)
-        if key == ["memory"] and fit.memory == entry.reads:
-            return self._own_place("reads")
-        if key == ["memory"] and fit.memory == entry.experts_of(hardware):
-            joined = hardware.sockets in entry.sockets
-            return self._own_place(*(("sockets", hardware.sockets) if joined else ("reads_experts",)))
-        return None
-
-    @property
-    def _entry(self) -> OwnKernels | None:
-        return own_kernels(self.deployment.hardware, self.request.engine.partition("@")[0])
-
-    def _own_place(self, *field: str | int) -> str:
-        """A field of the engine's own kernels on the device."""
-        engine = self.request.engine.partition("@")[0]
-        kernels = catalog.load("engines", engine, EngineSpec).kernels
-        index = next(i for i, one in enumerate(kernels) if one == self._entry)
-        return self.at(catalog.find("engines", engine), "kernels", index, *field)
 
     def _stated(self, file: Path, kernel: str, label: str, key: list[str | int]) -> str | None:
         """Where a file has a constant of a kernel in a format; ``None`` where it has none."""
@@ -304,6 +278,33 @@ class Origins:
             yield from self._fields(part, (*path, where))
             if group.repeat > 1:
                 yield self.model("repeat", group.repeat, *path, "repeat")
+
+
+def _own_constant(origins: Origins, kernel: str, label: str, key: list[str | int]) -> str | None:
+    """Where an engine's file has what its kernels reach of a device's memory and arithmetic; ``None`` elsewhere."""
+    hardware, fit = origins.deployment.hardware, origins.deployment.calibration.fit(kernel, label)
+    entry, weights = own_kernels(hardware, origins.request.engine.partition("@")[0]), label.rpartition("x")[0]
+    if entry is None or fit is None:
+        return None
+    if key == ["math"] and kernel.startswith("grouped_matmul") and weights in entry.flop:
+        return _own_place(origins, "flop", weights)
+    if key == ["memory"] and fit.memory == entry.reads:
+        return _own_place(origins, "reads")
+    if key == ["memory"] and fit.memory == entry.experts_of(hardware):
+        joined = hardware.sockets in entry.sockets
+        return _own_place(origins, *(("sockets", hardware.sockets) if joined else ("reads_experts",)))
+    return None
+
+
+def _own_place(origins: Origins, *field: str | int) -> str:
+    """A field of the engine's own kernels on the device."""
+    engine = origins.request.engine.partition("@")[0]
+    entry, kernels = (
+        own_kernels(origins.deployment.hardware, engine),
+        catalog.load("engines", engine, EngineSpec).kernels,
+    )
+    index = next(i for i, one in enumerate(kernels) if one == entry)
+    return origins.at(catalog.find("engines", engine), "kernels", index, *field)
 
 
 def _named(value: Any) -> bool:
