@@ -146,7 +146,7 @@ def words(request: Request) -> str:
 
 
 def test_the_command_is_that_of_the_tutorials() -> None:
-    """kt-kernel/README_zh.md: a thread for each physical core, a pool for each NUMA node, the weights of the checkpoint
+    """kvcache-ai/ktransformers 1608 and its tutorials: a thread a core, a pool a NUMA node, weights of the checkpoint
     for FP8 and a folder of GGUF files for LLAMAFILE."""
     gguf = words(deepseek("2x-xeon-8452y", quant=None, roles=(("experts", "q4_k"),), gpu="rtx-pro-6000-ws"))
     assert gguf.startswith("python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 ")

@@ -181,7 +181,7 @@ def _own(host: Deployment, asked: OffloadAsked) -> OwnKernels:
     if own is None:
         raise UsageError(
             f"what {engine.describe()} reads of the memory of {hardware.name} is not known",
-            because="no share of such sockets and memory is on file (docs/offload.md#two-sockets)",
+            because="no share of such sockets and memory is on file (docs/offload.md#ktransformers-and-two-sockets)",
             hint="one socket, or --engine ktransformers with two",
         )
     if engine.experts_alone and asked.gpu_layers is not None:

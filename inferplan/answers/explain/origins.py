@@ -299,10 +299,8 @@ def _own_constant(origins: Origins, kernel: str, label: str, key: list[str | int
 def _own_place(origins: Origins, *field: str | int) -> str:
     """A field of the engine's own kernels on the device."""
     engine = origins.request.engine.partition("@")[0]
-    entry, kernels = (
-        own_kernels(origins.deployment.hardware, engine),
-        catalog.load("engines", engine, EngineSpec).kernels,
-    )
+    entry = own_kernels(origins.deployment.hardware, engine)
+    kernels = catalog.load("engines", engine, EngineSpec).kernels
     index = next(i for i, one in enumerate(kernels) if one == entry)
     return origins.at(catalog.find("engines", engine), "kernels", index, *field)
 
