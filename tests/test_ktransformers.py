@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from inferplan.answers.emit import command, launch
+from inferplan.answers.emit.sglang import METHODS
 from inferplan.answers.explain import Explainer
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.files import config_root, load_hardware
+from inferplan.catalog.files import config_root, load, load_hardware
 from inferplan.catalog.offload import OffloadAsked
+from inferplan.devices.engine import EngineSpec
 from inferplan.errors import InferplanError, MissingFactError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
@@ -163,12 +165,16 @@ def test_the_command_is_that_of_the_tutorials() -> None:
     [
         (lambda: deepseek("2x-xeon-8452y", gpu="rtx-pro-6000-ws"), "not in q4_k"),
         (lambda: asked("minimax-m2.1", "2x-xeon-8452y", 50, gpu="rtx-pro-6000-ws"), "of every layer"),
-        (lambda: Request(model="qwen3-30b-a3b", gpu="h100-sxm", engine="ktransformers"), "of every layer"),
     ],
 )
 def test_what_its_flags_cannot_say_is_refused(made: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         words(made())
+
+
+def test_every_format_that_is_priced_has_a_method() -> None:
+    (own,) = load("engines", "ktransformers", EngineSpec).kernels
+    assert set(own.flop) == set(METHODS)
 
 
 def test_explain_names_the_constants_of_two_sockets() -> None:

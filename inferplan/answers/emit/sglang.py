@@ -33,7 +33,7 @@ TAKES_EXPERTS = TAKES | {"offload.cpu_moe_layers"}
 PORT, BOOTSTRAP_PORT = 30000, 8998
 ROUTER = "sglang-router 0.3.2"
 _GGUF, _NATIVE = "LLAMAFILE", "FP8"
-_METHODS = {"q4_k": _GGUF, "q8_0": _GGUF, "fp8-block": _NATIVE}
+METHODS = {"q4_k": _GGUF, "q8_0": _GGUF, "fp8-block": _NATIVE}
 _FOLDER = {_GGUF: "${KT_WEIGHTS:?folder with the GGUF files of the experts}"}
 _FOLDER |= {_NATIVE: "${KT_WEIGHTS:?folder of the checkpoint}"}
 _HEADS = {MTP: "NEXTN", "eagle": "EAGLE", "eagle3": "EAGLE3"}
@@ -141,21 +141,23 @@ def _drafts(launch: Launch) -> list[str]:
 
 
 def ktransformers(launch: Launch) -> list[str]:
-    """``python -m sglang.launch_server`` of the fork that has ``--kt-...``.
+    """``python -m sglang.launch_server`` of the fork that has ``--kt-...``; without experts on the host it is SGLang.
 
-    Raises ``UsageError`` without experts on the host, for those of some layers, and for GGUF files of what the GPU
-    holds: SGLang reads that from the checkpoint.
+    Raises ``UsageError`` for experts of some layers, and for GGUF files of what the GPU holds: SGLang reads that from
+    the checkpoint.
     """
     deployment, offload = launch.deployment, launch.deployment.offload
     layers = len(deployment.model.sequence)
-    if offload is None or any(moe_parts(layer) for layer in deployment.model.sequence[offload.experts :]):
+    if offload is None:
+        return sglang(launch)
+    if any(moe_parts(layer) for layer in deployment.model.sequence[offload.experts :]):
         raise UsageError(
             "ktransformers is started with the experts of every layer on the host",
             because="--kt-num-gpu-experts counts experts of each layer, not layers",
             hint=f"--cpu-moe-layers {layers} --host 2x-xeon-8452y --host-memory 1TB, or emit sglang",
         )
     experts, native = deployment.precision.experts, native_precision(deployment.model)
-    method = _METHODS[experts.name]
+    method = METHODS[experts.name]
     if method == _GGUF and deployment.precision.weights != native.weights:
         raise UsageError(
             f"SGLang reads what the GPU holds from the checkpoint, not in {deployment.precision.weights.name}",
