@@ -147,15 +147,15 @@ def with_offload(
     if asked.cpu_offload_gb:
         return _with_streamed(deployment, asked, host_hardware)
     if not asked.computes:
-        placed = f"--cpu-moe-layers {layers}" if deployment.model.has_experts else f"--gpu-layers {layers // 2}"
+        experts, engine = deployment.model.has_experts, deployment.engine
+        placed = f"--cpu-moe-layers {layers}" if experts else f"--gpu-layers {layers // 2}"
+        name = engine.name if engine.experts_alone and experts else "llama.cpp"
         where = f"--host {asked.host or _EXAMPLE} --host-memory {asked.host_memory or '128GB'}"
-        raise UsageError(
-            *_NOTHING, f"--engine llama.cpp {placed} {where}, or vLLM's --cpu-offload-gb (docs/offload.md)"
-        )
+        raise UsageError(*_NOTHING, f"--engine {name} {placed} {where}, or vLLM's --cpu-offload-gb (docs/offload.md)")
     if not deployment.engine.computes_on_host:
         raise UsageError(
             f"{deployment.engine.describe()} computes no layers on the host, as far as modelled",
-            hint="--engine llama.cpp, or leave --gpu-layers and --cpu-moe-layers out",
+            hint="--engine llama.cpp or ktransformers, or leave --gpu-layers and --cpu-moe-layers out",
         )
     if asked.cpu_moe_layers:
         require_experts(deployment.model, "--cpu-moe-layers")
