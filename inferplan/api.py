@@ -496,8 +496,8 @@ def explain(
 def emit(target: str, what: Deployment | Plan | str | PathLike[str], **values: Unpack[EmitOptions]) -> Emitted:
     """What starts a deployment, a plan or the JSON file of a plan: ``str`` of it is a command, or Kubernetes objects.
 
-    target: ``"vllm"``, ``"sglang"``, ``"trtllm"``, ``"atom"``, ``"llama.cpp"`` or ``"k8s"``. Raises ``UsageError`` for
-    an engine that is not the deployment's own.
+    target: ``"vllm"``, ``"sglang"``, ``"trtllm"``, ``"atom"``, ``"llama.cpp"``, ``"ktransformers"`` or
+    ``"k8s"``. Raises ``UsageError`` for an engine that is not the deployment's own.
     """
     from inferplan.reports.emit import EmitAsked, launch_text
     from inferplan.reports.plan_file import planned_of, read_plan

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inferplan.catalog.backends import Backends, with_backends
-from inferplan.catalog.calibrations import load_calibration, release_dates
+from inferplan.catalog.calibrations import load_calibration, own_kernels, release_dates
 from inferplan.catalog.counted import counted
 from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, spec_of, validate
 from inferplan.catalog.filters import with_filters
@@ -515,16 +515,22 @@ def with_host_memory(
         return deployment
 
     def on_host(name: str) -> Deployment:
+        there = replace(request, gpu=counted(name).gpu, memory=None, calibration=None, anchor=None)
         there = replace(
-            request, gpu=name, memory=None, nvlink_bridge=False, calibration=None, anchor=None, offload=OffloadAsked()
+            there, nvlink_bridge=False, power_cap=None, sampling=None, host=HostTimes(), offload=OffloadAsked()
         )
-        there = replace(there, power_cap=None, sampling=None, host=HostTimes())
+        own = own_kernels(host_hardware(name), request.engine.partition("@")[0])
+        if own is not None and own.flop:  # its kernels widen what they read
+            roles = {**dict(request.roles), "activations": "bf16"}
+            there = replace(there, roles=tuple(roles.items()))
         there = replace(there, parallel=Parallelism())
-        return assemble(there, model_loader, host_hardware)
+        return assemble(there, model_loader, lambda _: host_hardware(name))
 
     def host_hardware(name: str) -> HardwareSpec:
-        memory = request.offload.host_memory
-        return with_memory(hardware_loader(name), memory, "--host-memory") if memory else hardware_loader(name)
+        (sockets, bare), memory = counted(name), request.offload.host_memory
+        one = hardware_loader(bare)
+        host = one if sockets in (None, 1) else one.joined(sockets)
+        return with_memory(host, memory, "--host-memory") if memory else host
 
     return with_offload(deployment, request.offload, on_host, host_hardware)
 

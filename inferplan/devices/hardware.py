@@ -2,11 +2,21 @@
 
 import re
 from math import ceil, inf
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from inferplan.errors import MissingFactError
 from inferplan.spec import Field, Spec, model_validator
-from inferplan.units import Bytes, BytesPerSecond, FlopPerSecond, Hertz, Seconds, Watts, format_bytes, format_quantity
+from inferplan.units import (
+    Bytes,
+    BytesPerSecond,
+    FlopPerSecond,
+    Hertz,
+    Seconds,
+    Watts,
+    format_bytes,
+    format_quantity,
+    parse_quantity,
+)
 from inferplan.work.formats import WIDE
 
 
@@ -156,6 +166,8 @@ class HardwareSpec(Spec):
     thread_blocks: bool = True
     """Whether kernels are cut into thread blocks that its units take; the few cores of a TPU run a kernel whole."""
     clock: Hertz | None = None
+    sockets: int = Field(default=1, ge=1)
+    """Processors of one host, whose memory, cores and peaks are given together (:meth:`joined`)."""
     cache: Bytes | None = None
     """Last-level cache."""
     power: Watts | None = None
@@ -235,6 +247,24 @@ class HardwareSpec(Spec):
         if math in WIDE:
             return f"--quant {wide}, or another GPU"
         return f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU"
+
+    def joined(self, sockets: int) -> Self:
+        """A host of so many such processors, ``2x-NAME``: their memory channels, cores and peaks together."""
+        memory = self.memory.model_copy(update={"bandwidth": sockets * self.memory.bandwidth})
+        update: dict[str, Any] = {"name": f"{sockets}x-{self.name}", "sockets": sockets, "memory": memory}
+        update["peak"] = {math: sockets * rate for math, rate in self.peak.items()}
+        update["units"] = None if self.units is None else sockets * self.units
+        return self.model_copy(update=update)
+
+    @property
+    def core_cycles(self) -> float | None:
+        """Cycles a second of all cores of a processor at their base clock, as the derivation of its peak states them;
+        ``None`` where it does not, or where cores differ."""
+        cores, *factors = self.derivation["bf16"].factors if "bf16" in self.derivation else [""]
+        clock = next((parse_quantity(one, "hertz") for one in factors if one.endswith("Hz")), None)
+        if clock is None or self.units is None or cores != str(self.units // self.sockets):
+            return None
+        return self.units * clock
 
     @property
     def size_lines(self) -> list[str]:

@@ -161,6 +161,8 @@ def most_layers(footprint: Footprint) -> int | None:
     """
     deployment, offload = footprint.deployment, footprint.deployment.offload
     assert offload is not None  # the caller has looked
+    if deployment.engine.experts_alone:
+        return None
     for here in range(len(deployment.model.sequence) + 1, -1, -1):
         placed = offload.keeping(here)
         kept = None if not (placed.layers or placed.head or placed.experts) else placed

@@ -143,10 +143,10 @@ class Space:
 
     def _require_placed(self) -> None:
         """Raise ``UsageError`` for what no engine of the space leaves on the host."""
-        names = {load_engine(name).name for name in self.engines}
+        engines = [load_engine(name) for name in self.engines]
         for one in self.placed:
             engine = "llama.cpp" if one.computes else "vllm"
-            if engine not in names:
+            if not any(made.computes_on_host if one.computes else made.streams_weights for made in engines):
                 option = "--gpu-layers and --cpu-moe-layers are" if one.computes else "--cpu-offload-gb is"
                 raise UsageError(f"{option} of {engine}, which is no candidate", hint=f"--engine {engine}")
 
