@@ -104,7 +104,9 @@ def _choosing(model: ModelSpec, chosen: int | None) -> ModelSpec:
     if chosen is None:
         return model
     layers = [
-        one.model_copy(update={"ffn": one.ffn.model_copy(update={"top_k": chosen} if moe_parts(one) else {})})
+        one.model_copy(update={"ffn": one.ffn.model_copy(update={"top_k": chosen})})
+        if one.ffn and moe_parts(one)
+        else one
         for one in model.layers
     ]
     return model.model_copy(update={"layers": layers})
