@@ -346,6 +346,7 @@ def hardware_record(spec: HardwareSpec) -> dict[str, Any]:
         "bandwidth_bytes_per_s": spec.memory.bandwidth,
         "peak_flop_per_s": spec.peak,
         "links": [{"name": x.name, "domain": x.domain, "bandwidth_bytes_per_s": x.bandwidth} for x in spec.links],
+        "bridge_bytes_per_s": None if spec.bridge is None else spec.bridge.bandwidth,
         "devices_per_node": spec.node,
         "power_w": spec.power,
     }
@@ -418,6 +419,13 @@ def _hardware(spec: HardwareSpec) -> Report:
         *(
             [f"link {link.name}", f"{format_quantity(link.bandwidth, 'B/s')}, joins {link.domain or 'any number'}"]
             for link in spec.links
+        ),
+        *(
+            [
+                f"{link.name}, sold apart",
+                f"{format_quantity(link.bandwidth, 'B/s')}, joins {link.domain} (--nvlink-bridge)",
+            ]
+            for link in filter(None, [spec.bridge])
         ),
         ["devices per node", f"{spec.node}" if spec.node else "not on file"],
         ["power", f"{spec.power:.0f} W" if spec.power else "not on file"],

@@ -13,6 +13,7 @@ from inferplan.catalog.assemble import (
     Request,
     adapters_asked,
     assemble,
+    bridges,
     default_quants,
     load_anchor,
     load_engine,
@@ -124,10 +125,10 @@ class Space:
 
     def _require_placed(self) -> None:
         """Raise ``UsageError`` for what no engine of the space leaves on the host."""
-        names = {load_engine(name).name for name in self.engines}
+        engines = [load_engine(name) for name in self.engines]
         for one in self.placed:
             engine = "llama.cpp" if one.computes else "vllm"
-            if engine not in names:
+            if not any(made.computes_on_host if one.computes else made.streams_weights for made in engines):
                 option = "--gpu-layers and --cpu-moe-layers are" if one.computes else "--cpu-offload-gb is"
                 raise UsageError(f"{option} of {engine}, which is no candidate", hint=f"--engine {engine}")
 
@@ -248,10 +249,12 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
     model = _model(space.base.model)
     shapes = divisions(model, space)
     runs, seen = space.runs, set[System]()
+    bridged = bridges(space.base, space.gpus)
     each = (itertools.product((gpu,), space.engines, space.caps_of(gpu)) for gpu in space.gpus)
     for gpu, engine, cap in itertools.chain.from_iterable(each):
         plain: Deployment | None = None
         bare = replace(space.base, gpu=gpu, engine=engine, parallel=Parallelism(), power_cap=cap)
+        bare = replace(bare, nvlink_bridge=bridged[gpu])
         for quant in space.quants_of(gpu, engine):
             if quant is not None and (why := space.left_out.get(quant)):
                 rejections.add("quality", len(shapes), f"{quant}: {why}")

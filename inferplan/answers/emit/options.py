@@ -17,7 +17,7 @@ PREDICTION = frozenset(
     | {f"speculation.{name}" for name in ("acceptance", "basis", "texts")}
     | {f"host.{name}" for name in ("step", "layer", "request")}
     | {"power_cap"}  # set on the device: reports/emit.py says so
-    | {"lora.active", "sampling"}
+    | {"lora.active", "sampling", "nvlink_bridge"}
     | {f"media.{name}" for name in ("images", "image_size", "video_frames", "audio_seconds", "sets", "text")}
     | {f"offload.{name}" for name in ("host", "host_memory", "host_link")}
 )

@@ -9,6 +9,7 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
+from inferplan.estimate.remedies import what_would_fit
 from inferplan.models.spec import Yarn, longer_than
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -126,11 +127,11 @@ def launch(
             hint=f"--context {limit}, or {longer_than(deployment.model, context or 1)}",
         )
     if longest < (context or 1):
-        pool = _smallest(deployment).kv_pool
+        pool, asked = _smallest(deployment).kv_pool, f"one request of {context:,} tokens" if context else "a request"
         raise InfeasibleError(
-            f"{deployment.describe()} does not hold one request of {context or 1:,} tokens",
+            f"{deployment.describe()} does not hold {asked}",
             because=f"the cache pool is {format_bytes(pool)}, which holds {longest:,} tokens",
-            hint="a shorter --context, more GPUs or a narrower --quant",
+            hint=_way_out(deployment, context or 1, longest, drafts),
         )
     known = int(longest) if limit else None
     return Launch(
@@ -141,6 +142,14 @@ def launch(
         drafts=drafts,
         role=role,
     )
+
+
+def _way_out(deployment: Deployment, context: int, longest: float, drafts: Drafts) -> str:
+    """What holds a request of ``context`` tokens, where ``longest`` are held."""
+    if drafts.speculation.draft is not None:
+        return "a shorter --context, more GPUs or a narrower --quant"
+    shorter = f"--context {longest:.0f}, or " if longest >= 1 else ""
+    return shorter + what_would_fit(Footprint(deployment=deployment, batch=1.0, prompt=context, context=context))
 
 
 def in_role(launch: Launch, role: Role) -> Launch:
