@@ -80,7 +80,10 @@ def _times(found: OwnedFits) -> list[str]:
     if not bases:
         return engines
     constants = f"{' and '.join(bases)} constants; their error: inferplan estimate"
-    return [*engines, f"TPOT: predicted for a step of {load} ({constants})"]
+    deployments = [option.fitting.deployment for option in found.fitting if option.fitting]
+    links = dict.fromkeys(one.hardware.bridge_line(one.parallel.ranks) for one in deployments)
+    priced = [f"{line} (of inferplan estimate)" for line in links if line]
+    return [*engines, f"TPOT: predicted for a step of {load} ({constants})", *priced]
 
 
 def _figures(option: FitOption, hidden: Collection[str] = ("GPUs",)) -> list[Figure]:

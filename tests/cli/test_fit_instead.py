@@ -100,3 +100,9 @@ def test_a_named_engine_is_the_only_one(run: Run) -> None:
     assert [one["quant"] for one in native["options"]] == ["native"]
     served = run("fit", "llama-3.2-3b", "--have", "1x-l40s", "--format", "json").json["options"]
     assert {one["engine"] for one in served} == {"vllm"}
+
+
+def test_a_time_says_over_which_link(run: Run) -> None:
+    """NVIDIA sells the NVLink bridge of an RTX A6000 apart."""
+    assert "bridge" in run("fit", "llama-3.2-3b", "--have", "2x-a6000").out
+    assert "bridge" not in run("fit", "llama-3.2-3b", "--have", "1x-a6000").out
