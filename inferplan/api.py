@@ -178,10 +178,11 @@ class FitOptions(PriceOptions, total=False):
     """What :func:`fit` takes by keyword: the fields of ``FitAsked`` and ``FitLoad``, and prices. users: requests in
     flight; with ``think_time`` each user sends the next one so much later than an answer, which takes ``answer_time``.
     people: those at work in the busy hour, with what ``workload`` says of them; with ``sessions`` those who begin them.
-    engine: the usual one of the GPU unless it is given.
+    engine: the usual one of the GPU unless it is given; of GPUs that you ``have``, the faster of several.
     """
 
     quant: str | None
+    quality: float | None
     tp: Count | None
     context: Count | None
     users: Count
@@ -435,9 +436,9 @@ def fit(
     model: str, gpu: str | None = None, *, have: str | None = None, **values: Unpack[FitOptions]
 ) -> Fits | Fitting | OwnedFits:
     """Which GPUs hold a model, how many, in which format, with how many requests; of one GPU, what holds it there; of
-    GPUs that you ``have`` (``"2x-a6000"``, ``"2x24GB"``) what all of them hold.
+    GPUs that you ``have`` (``"2x-a6000"``, ``"2x24GB"``) what all of them hold, and the time per token.
 
-    Memory alone. Raises ``InfeasibleError`` when nothing does.
+    Raises ``InfeasibleError`` when nothing does.
     """
     given = check_arguments(values, FitOptions, "fit has no")
     prices, model = _prices(given), read_argument("model", model, str)

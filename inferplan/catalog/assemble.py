@@ -227,6 +227,12 @@ def usual_engine(model: str, gpu: str) -> str:
     return next((one.name for one in usual), "vllm")
 
 
+def engines_beside(hardware: HardwareSpec) -> tuple[str, ...]:
+    """Engines that are tried beside the usual one where somebody asks what their GPUs hold."""
+    specs = (load("engines", name, EngineSpec) for name in names("engines"))
+    return tuple(one.name for one in specs if hardware.segment in one.usual_for.beside)
+
+
 def usual_engines(models: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
     """:func:`usual_engine` of every pair. Raises ``UsageError`` where they have several."""
     usual = {usual_engine(model, gpu): f"{model} on {gpu}" for model in models for gpu in gpus}

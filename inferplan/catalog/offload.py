@@ -127,7 +127,8 @@ def _gib(text: str) -> float:
     return size
 
 
-_EXAMPLE = "core-i9-14900k"
+EXAMPLE_HOST = "core-i9-14900k"
+"""A host for hints, with 128 GB: a usual one at home."""
 _NOTHING = (
     "no option places weights on the host",
     "--host, --host-memory and --host-link only describe the host",
@@ -150,7 +151,7 @@ def with_offload(
         experts, engine = deployment.model.has_experts, deployment.engine
         placed = f"--cpu-moe-layers {layers}" if experts else f"--gpu-layers {layers // 2}"
         name = engine.name if engine.experts_alone and experts else "llama.cpp"
-        where = f"--host {asked.host or _EXAMPLE} --host-memory {asked.host_memory or '128GB'}"
+        where = f"--host {asked.host or EXAMPLE_HOST} --host-memory {asked.host_memory or '128GB'}"
         raise UsageError(*_NOTHING, f"--engine {name} {placed} {where}, or vLLM's --cpu-offload-gb (docs/offload.md)")
     if not deployment.engine.computes_on_host:
         raise UsageError(

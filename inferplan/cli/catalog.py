@@ -20,7 +20,7 @@ from inferplan.cli.options import report_options
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UnknownNameError, UsageError
 from inferplan.figures import Figure, record, side_by_side, text
-from inferplan.models.spec import ModelSpec
+from inferplan.models.spec import YARN, ModelSpec
 from inferplan.reports.cost import price_record
 from inferplan.reports.price_update import updated_report
 from inferplan.table import Report, Table
@@ -386,7 +386,9 @@ def _context(spec: ModelSpec) -> str:
     if not spec.max_context:
         return "not stated"
     if spec.encoder is None or spec.encoder.max_context is None:
-        return f"{spec.max_context:,} tokens"
+        yarn = spec.yarn if spec.yarn and not spec.yarn.used else None
+        longer = f"; {yarn.context:,} by YaRN, as {yarn.source} has it: {spec.name}{YARN}" if yarn else ""
+        return f"{spec.max_context:,} tokens{longer}"
     read = spec.encoder.max_context
     return f"{read:,} tokens read, {spec.max_context - read:,} written"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import click
 
 from inferplan.answers.compare import compare
-from inferplan.catalog.assemble import Request, assemble, bridges, require_precision
+from inferplan.catalog.assemble import Request, assemble_with_request, bridges, require_precision
 from inferplan.cli.candidates import changed, labels_of, split_names
 from inferplan.cli.declared import gets
 from inferplan.cli.layers import Layered
@@ -53,7 +53,7 @@ def compare_command(request: Request, others: tuple[str, ...], batch: BatchAsked
     deployments: list[Deployment | InferplanError] = []
     for one in requests:
         try:
-            deployments.append(assemble(one))
+            deployments.append(assemble_with_request(one))
         except UnknownNameError:  # a misspelt name is an error here, not a candidate without figures
             raise
         except InferplanError as error:

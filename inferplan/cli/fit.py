@@ -40,11 +40,11 @@ from inferplan.table import Report
 def fit_command(gpu: str | None, have: str | None, **values: Any) -> Report:
     """Which GPUs hold MODEL, in which format, with what context and how many requests; or which models run on GPUs.
 
-    Only memory is counted, not speed. First come the cheapest GPU per format and the one with the most requests for
-    the money, then one line per GPU, the cheapest first. With --gpu the answer is one screen, with the two lines that
-    vLLM would log. With a number of GPUs (--gpu 2x-a6000, --have 2x24GB) the answer is what they hold together, by
-    format. Prices are for the instances that hold one replica. Without MODEL, --have says which models on file run
-    there.
+    Memory is counted. First come the cheapest GPU per format and the one with the most requests for the money, then
+    one line per GPU, the cheapest first. With --gpu the answer is one screen, with the two lines that vLLM would log.
+    With a number of GPUs (--gpu 2x-a6000, --have 2x24GB) the answer is what they hold together, by format, with the
+    predicted time per token. Prices are for the instances that hold one replica. Without MODEL, --have says which
+    models on file run there.
 
     Example: inferplan fit llama-3.1-70b --context 32k --in-flight 8
     """

@@ -629,6 +629,8 @@ class UsualFor(Spec):
     """Makers of devices."""
     suffixes: list[str] = []
     """How the names of its checkpoints end."""
+    beside: list[Segment] = []
+    """Segments of devices on which it is tried beside the usual one, where somebody asks what their GPUs hold."""
 
 
 class LoadedFormat(Spec):

@@ -17,7 +17,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.estimate.remedies import what_would_fit
 from inferplan.features import require_together
 from inferplan.figures import bars
-from inferplan.models.spec import require_readable
+from inferplan.models.spec import longer_than, require_readable
 from inferplan.units import format_bytes
 
 
@@ -98,7 +98,7 @@ def require_context(result: Estimate) -> None:
             f"{longest} tokens are more than {model.name} can attend to",
             because=f"its context is {model.max_context} tokens; prompt {int(np.max(result.load.prompt))}"
             + ("" if model.encodes else f" + output {int(np.max(result.load.output))}"),
-            hint=f"a shorter --prompt{'' if model.encodes else ' or --output'}, or a model with a longer context",
+            hint=f"a shorter --prompt{'' if model.encodes else ' or --output'}, or {longer_than(model, longest)}",
         )
 
 

@@ -10,6 +10,7 @@ from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.remedies import what_would_fit
+from inferplan.models.spec import Yarn, longer_than
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.serving.waiting import QueueOrder
@@ -73,6 +74,12 @@ class Launch:
         return _smallest(self.deployment).memory_fraction
 
     @property
+    def yarn(self) -> Yarn | None:
+        """How the positions of the model are scaled by flags, where its config does not say it."""
+        found = self.deployment.model.yarn
+        return found if found is not None and found.used else None
+
+    @property
     def checkpoint_bytes(self) -> float:
         """Bytes of the weights over all devices that share one copy."""
         parallel, footprint = self.deployment.parallel, _smallest(self.deployment)
@@ -115,7 +122,9 @@ def launch(
     limit = deployment.model.max_context
     if limit and (context or 1) > limit:
         raise InfeasibleError(
-            f"{deployment.model.name} has no context of {context:,} tokens", because=f"its longest is {limit:,}"
+            f"{deployment.model.name} has no context of {context:,} tokens",
+            because=f"its longest is {limit:,}",
+            hint=f"--context {limit}, or {longer_than(deployment.model, context or 1)}",
         )
     if longest < (context or 1):
         pool, asked = _smallest(deployment).kv_pool, f"one request of {context:,} tokens" if context else "a request"

@@ -4,6 +4,7 @@ of ``doc/en/kt-kernel`` at 15c624d)."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from inferplan.answers.emit.checkpoint import checkpoint, draft_checkpoint, online
@@ -16,6 +17,7 @@ from inferplan.models.prediction import MTP
 TAKES = frozenset(
     {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
     | {
+        "model.yarn",
         "parallel.redundant",
         "parallel.spread_dense",
         "flags.memory_fraction",
@@ -70,6 +72,8 @@ def sglang(launch: Launch) -> list[str]:
                 hint=f"--engine sglang{name}, or the name of a kernel",
             )
         flags += [{"experts": "--moe-runner-backend", "attention": "--attention-backend"}[role], name]
+    if launch.yarn is not None:  # the model cards of Qwen3, "Processing Long Texts"
+        flags += ["--json-model-override-args", json.dumps({"rope_scaling": launch.yarn.rope})]
     flags += [] if launch.context is None else ["--context-length", str(launch.context)]
     if asked.max_sequences is not None:
         flags += ["--max-running-requests", str(launch.sequences * parallel.dp)]
