@@ -370,8 +370,8 @@ class PricesAsked:
     term: Term = ask(
         "--term",
         Words(ASKED_TERMS),
-        "Terms: a spot instance may be taken away, a reserved one is paid for busy or idle (-1y, -3y: for so many years "
-        "alone), owned is an estimate.",
+        "Terms: a spot instance may be taken away, a reserved one is paid for busy or idle (-1y, -3y: so long alone), "
+        "owned is an estimate.",
         "on-demand",
         shown=True,
     )

@@ -52,6 +52,7 @@ def _simulate(found: PlanOption, demand: Demand) -> list[str]:
         return []
     words = ["inferplan", "simulate", found.request.model]
     words += [word for name, value in decodes.items() for word in (f"--{name}", value)]
+    words += ["--ideal"] if found.request.ideal else []
     usual = dict.fromkeys(_DEGREES, "1") | {"quant": "native"}
     for name in dict.fromkeys([*decodes, *prompts]):
         if (value := prompts.get(name, usual.get(name, ""))) != decodes.get(name, usual.get(name)):
@@ -75,8 +76,8 @@ def _words(request: Request, deployment: Deployment) -> dict[str, str] | None:
     """Options that ask for a deployment, without dashes; ``None`` where they are more than where it runs, in which
     format and divided how."""
     parallel, engine = deployment.parallel, request.engine
-    plain = Request(model=request.model, gpu=request.gpu, quant=request.quant, parallel=request.parallel, engine=engine)
-    if request != plain or parallel.spread_dense or parallel.redundant:
+    asked = {name: getattr(request, name) for name in ("model", "gpu", "quant", "parallel", "engine", "ideal")}
+    if request != Request(**asked) or parallel.spread_dense or parallel.redundant:
         return None
     found = {"gpu": request.gpu} | ({"quant": request.quant} if request.quant else {})
     found |= {name: str(getattr(parallel, name)) for name in _DEGREES if getattr(parallel, name) > 1}
