@@ -45,6 +45,8 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
 from inferplan.fields import first_given, option_values, question_if_asked
+from inferplan.planning.asked import SizingAsked
+from inferplan.planning.confidence import MIDDLE, USUAL
 from inferplan.planning.day import (
     EVERY_POLICY,
     POLICIES,
@@ -129,6 +131,7 @@ policy_options = option_group(
         default=0.8,
         help="Load per replica, as a share of its capacity [0.8].",
     ),
+    with_options(options_of(SizingAsked, "confidence")),
     click.option("--cold-start", metavar="TIME", help="From the order of a replica until it takes requests."),
     asks(StartAsked, LossesAsked, FailuresAsked, DayAsked),
     with_options(options_of(Options, "tiers")),
@@ -163,8 +166,8 @@ def day_command(
 
     Every policy serves the same requests. static runs the peak's replicas all day. scheduled follows the profile and
     starts replicas ahead of each step. reactive follows the rule of Kubernetes' autoscaler. The load per replica is
-    the largest rate within the limits, by simulation as predicted (plan keeps a confidence of 0.8), times
-    --utilisation. --replay serves the requests of a log, of hours to weeks; --vs adds other GPUs, divisions or
+    the largest rate within the limits at a confidence (--confidence, as in plan), by simulation, times --utilisation.
+    --replay serves the requests of a log, of hours to weeks; --vs adds other GPUs, divisions or
     routings.
 
     Example: inferplan day llama-3.1-8b --gpu l4 --profile 00:00=0.1,08:00=2,20:00=0.5 --workload chat --ttft 2s
@@ -295,13 +298,24 @@ def _designs(
             space=Space(base=one, gpus=(one.gpu,), disaggregate=not one.flags.keeps_prompts_out),
             demand=load.demand,
             slo=load.slo,
-            sizing=Sizing(utilisation=values["utilisation"]),
+            sizing=_sizing(values, one),
             prices=prices.book,
         )
         question.prices.check([deployment.hardware.name])
         asked = replace(_asked(values, load, deployment), routing=routing)
         found.append(DayDesign(request=one, deployment=deployment, question=question, asked=asked, label=label))
     return found
+
+
+def _sizing(values: dict[str, Any], request: Request) -> Sizing:
+    """How replicas are counted, by the rule of a plan (:meth:`SizingAsked.sizing`)."""
+    confidence = values["confidence"]
+    usual = MIDDLE if request.ideal else USUAL
+    return Sizing(
+        utilisation=values["utilisation"],
+        confidence=usual if confidence is None else confidence,
+        insists=confidence is not None,
+    )
 
 
 def _routed(text: str) -> tuple[str, Routing | None]:
