@@ -94,7 +94,8 @@ load_options = option_group(
     click.option(
         "--profile",
         metavar="NAME",
-        help="Rates by time of day: a name, a CSV (time,rate[,class]), a YAML, or 00:00=0.1,07:00=2.",
+        help="Rates by time of day: a name (burstgpt-conv, azure-2024-conv), a CSV (time,rate[,class]), a YAML, or "
+        "00:00=0.1,07:00=2.",
     ),
     click.option(
         "--profile-from",
@@ -247,7 +248,7 @@ def _load(values: dict[str, Any], deployment: Deployment) -> _Load:
 def _require_said(values: dict[str, Any], named: WorkloadSpec | None, deployment: Deployment) -> None:
     """Raise ``UsageError`` that names all that is missing of a day, where that is more than one thing."""
     traced = values["profile_from"] is not None
-    lacks = [] if traced or values["profile"] else [Lack("a profile of its load", "--profile azure-2023-conv")]
+    lacks = [] if traced or values["profile"] else [Lack("a profile of its load", "--profile burstgpt-conv --peak 2")]
     if not values["classes"]:
         lacks += lacks_of_load(deployment.model.name, values, named, traced)
     changing = set(option_values(DayAsked, values).get("policies", POLICIES)) != {"static"}
@@ -337,8 +338,8 @@ def _profile(values: dict[str, Any], trace: Requests | None, log: Log | None) ->
     if (values["profile"] is None) is not given:
         raise UsageError(
             "a day needs a profile of its load" + (", one alone" if given else ""),
-            hint="--profile 00:00=5,08:00=40,20:00=15, --profile day.csv, --profile-from TRACE, or an hour that "
-            "repeats (azure-2023-conv)",
+            hint="--profile burstgpt-conv --peak 2, --profile 00:00=5,08:00=40,20:00=15, --profile day.csv, or "
+            "--profile-from TRACE",
         )
     if trace is not None and values["workload"] is not None:
         raise UsageError(
