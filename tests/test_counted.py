@@ -112,10 +112,26 @@ def test_what_they_do_not_hold_is_infeasible() -> None:
     that an engine takes of 2 x 24 GB, without activations and a cache."""
     with pytest.raises(InfeasibleError, match=r"2x24GB do not hold .* 1 request of 8,192 tokens") as refused:
         fit_owned("llama-3.1-70b", "2x24GB", FitAsked(engine="vllm"), price_book())
-    assert "w4a16: holds 0 of 1 requests" in refused.value.because  # others are 0.6 GB short of the weights
-    # 8,192 tokens of 327,680 bytes are 2.7 of the 3.1 GB that are left, 4,096 half of it.
+    # one line: the others lack more. The first of the GPUs has 0.86 GB left, 163,840 B a token
+    because = refused.value.because or ""
+    assert because.count(":") == 1 and re.search(
+        r"w4a16 comes nearest: holds one request of up to 5,\d+ tokens, not", because
+    )
     own = "inferplan fit llama-3.1-70b --have 2x24GB --engine"
-    assert f"shorter requests, in w4a16: {own} vllm --context 4096\n" in refused.value.hint
+    longest = re.search(rf"shorter requests, in w4a16: {own} vllm --context (\d+)\n", refused.value.hint or "")
+    assert longest is not None
+    held = FitAsked(engine="vllm", quant="w4a16", context=int(longest[1]))
+    # 80 layers x 2 x 8 heads x 128 x 2 B, half on each card: the pool has room for so many tokens, not for one more
+    pools = [
+        one.fitting.footprint.kv_pool
+        for one in fit_owned("llama-3.1-70b", "2x24GB", held, price_book()).fitting
+        if one.fitting
+    ]
+    assert int(max(pools) // (80 * 2 * 8 * 128 * 2 / 2)) == int(longest[1])
+    with pytest.raises(InfeasibleError, match=f"{int(longest[1]) + 1:,} tokens"):
+        fit_owned(
+            "llama-3.1-70b", "2x24GB", FitAsked(engine="vllm", quant="w4a16", context=int(longest[1]) + 1), price_book()
+        )
     assert f"llama.cpp in q4_k_m: {own} llama.cpp\n" in refused.value.hint
     with pytest.raises(InfeasibleError) as crowded:  # 16 GB of weights, 1.07 GB a request: some 50 requests fit
         fit_owned("llama-3.1-8b", "1x-h100", FitAsked(users=2000, quant="native"), price_book())

@@ -82,6 +82,8 @@ class FitOption:
     reason: str = ""
     short: float = inf
     """Bytes of each GPU that the load lacks, where it is memory that it lacks."""
+    longest: int = 0
+    """Tokens of as many requests as were asked for, where they would fit if they were that short."""
     bill: Bill | None = None
     """What one replica costs; ``None`` without a price."""
     tpot: float | None = None
@@ -416,6 +418,20 @@ def weights_short(footprint: Footprint) -> str:
     """That the weights alone are too large for each GPU, and by how much; empty where they are not."""
     short = f"the weights do not fit, {format_bytes(-footprint.kv_pool, 3)} short on each GPU"
     return short if footprint.kv_pool < 0 else ""
+
+
+def longest_held(footprint: Footprint, users: int) -> int:
+    """Tokens that each of so many requests may reach at once; 0 where the weights leave no room."""
+    longest = replace(footprint, batch=float(users)).max_context()
+    return 0 if longest == inf else int(longest)
+
+
+def held_in_words(footprint: Footprint, users: int, tokens: int) -> str:
+    """What is held of the load: fewer requests, a shorter one, or none."""
+    requests, longest = int(float(footprint.max_batch())), longest_held(footprint, 1)
+    if requests or not longest:
+        return f"holds {requests:,} of {requests_in_words(users, tokens)}"
+    return f"holds one request of up to {longest:,} tokens, not {tokens:,}"
 
 
 def requests_in_words(count: int, tokens: int) -> str:

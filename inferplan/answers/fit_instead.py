@@ -70,10 +70,19 @@ class Question(NamedTuple):
         return [one for one in found if one.fitting]
 
 
-def instead(asked: Question) -> str:
-    """What runs on these GPUs instead, and where the model runs: a command on each line, each tried."""
+def instead(asked: Question, refused: Sequence[FitOption]) -> str:
+    """What runs on these GPUs instead, and where the model runs: a command on each line, each tried.
+
+    refused: the options of the question, of which none holds it.
+    """
     wider = [*_formats(asked)]
-    found = [*wider, *_less(asked), *_on_the_host(asked), *_smaller(asked), *([] if wider else _narrower(asked))]
+    found = [
+        *wider,
+        *_less(asked, refused),
+        *_on_the_host(asked),
+        *_smaller(asked),
+        *([] if wider else _narrower(asked)),
+    ]
     found.append(("every model that runs there", asked.line(model="", quant=None, engine=None)))
     found.append(("GPUs that hold it", f"inferplan fit {asked.model}"))
     return "\n".join(["what runs:", *(f"  {what}: {line}" for what, line in found)])
@@ -94,13 +103,13 @@ def _formats(asked: Question) -> Lines:
             yield f"{_LLAMA} in {one.quant}", asked.line(engine=_LLAMA)
 
 
-def _less(asked: Question) -> Lines:
-    """Fewer requests at once, or shorter ones."""
-    tokens, held = asked.load[0], asked.load[1].held
+def _less(asked: Question, refused: Sequence[FitOption]) -> Lines:
+    """Fewer requests at once, or the longest that are held."""
+    held = asked.load[1].held
     if held > 1 and (found := asked.options(users=1, people=None, think_time=0.0)):
         most = max(one.fitting.requests for one in found if one.fitting)
         yield "fewer requests at once", asked.line(in_flight=most)
-    for length in (tokens >> halvings for halvings in range(1, tokens.bit_length())):
+    for length in sorted({one.longest for one in refused}, reverse=True):
         if length >= _SHORTEST and (found := asked.options(context=length)):
             yield f"shorter requests, in {found[0].quant}", asked.line(context=length)
             return
