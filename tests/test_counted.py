@@ -6,13 +6,14 @@ import re
 
 import pytest
 
-from inferplan.answers.fit import FitAsked
+from inferplan.answers.fit import FitAsked, fit_on
 from inferplan.answers.fit_owned import fit_owned
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.counted import Counted, counted, devices_meant
 from inferplan.catalog.files import load_hardware, names
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UnknownNameError, UsageError
+from inferplan.reports.fit import memory_report
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
 
@@ -141,3 +142,34 @@ def test_what_they_do_not_hold_is_infeasible() -> None:
         fit_owned("llama-3.1-8b", "2x24GB", FitAsked(quant="nosuch"), price_book())
     with pytest.raises(UsageError, match="does not divide 3"):
         fit_owned("llama-3.1-8b", "3x-rtx-3090", FitAsked(tp=2), price_book())
+
+
+def test_fewer_gpus_in_narrower_formats_are_named() -> None:
+    """480.2e9 weights: 960 GB in bf16 are 120 GB on each of 8 B200s of 192 GB, and 240 GB on each of 4. In fp8 some 483
+    GB are 121 GB on each of 4, 241 GB on each of 2; in nvfp4 (4.5 bits) 271 GB are 137 GB on each of 2."""
+    found = fit_on("qwen3-coder-480b", "b200", FitAsked(), price_book())
+    assert (found.deployment.parallel.devices, found.fewer) == (8, {"fp8": 4, "nvfp4": 2})
+    assert any(
+        "fp8 4, in nvfp4 2" in note and note.endswith("--have 8x-b200-hgx") for note in memory_report(found).notes
+    )
+
+
+def test_a_box_of_less_memory_is_asked_again_with_its_memory() -> None:
+    """70.55e9 weights: 42.5 GB in q4_k_m (4.8 bits), 75 GB in q8_0 (8.5 bits); a Mac of 64 GB lends its GPU some 56."""
+    with pytest.raises(InfeasibleError) as refused:
+        fit_on("llama-3.3-70b", "m4-max", FitAsked(memory="64GB"), price_book())
+    hint = refused.value.hint or ""
+    assert hint.startswith("--quant q4_k_m;") and "--have 1x-m4-max --memory 64GB;" in hint
+    with pytest.raises(InfeasibleError) as small:  # nothing above 3.6 bits: 32 GB are less than 42.5 GB
+        fit_on("llama-3.3-70b", "m4-max", FitAsked(memory="32GB"), price_book())
+    assert "--quant" not in (small.value.hint or "")
+
+
+def test_the_longest_context_is_a_hint_that_fits() -> None:
+    """1.6 GB of cache at 64 layers x 2 x 8 heads x 128 x 2 B = 262,144 B a token are 6,000 tokens and some."""
+    with pytest.raises(InfeasibleError) as refused:
+        fit_on("qwen3-32b", "rtx-4090", FitAsked(quant="w4a16", most=1), price_book())
+    said = re.search(r"--context (\d+);", refused.value.hint or "")
+    assert said is not None and 6000 < int(said[1]) < 6400
+    held = fit_on("qwen3-32b", "rtx-4090", FitAsked(quant="w4a16", most=1, context=int(said[1])), price_book())
+    assert int(held.footprint.kv_pool // (64 * 2 * 8 * 128 * 2)) == int(said[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
@@ -57,6 +57,8 @@ class Fitting(Shown):
     """Requests at once that were asked for."""
     asked: FitAsked | None = None
     """The question, where it was about this device alone."""
+    fewer: Mapping[str, int] = field(default_factory=dict)
+    """Other formats in which fewer of this device hold the load, and how many."""
 
     @property
     def requests(self) -> int:
@@ -340,6 +342,23 @@ class FitAsked:
         low = left_out(load_model(request.model), [request.quant], self.quality)
         return "".join(f"keeps too little for --quality {self.quality:g} ({said})" for said in low.values())
 
+    def line(self, model: str, on: str, **changed: Any) -> str:
+        """A command that asks the same ``on`` other GPUs, with other words; ``None`` leaves one out."""
+        words: dict[str, Any] = {
+            "quality": self.quality,
+            "engine": self.engine or None,
+            "quant": self.quant,
+            "context": self.context,
+            "in_flight": self.held if self.held > 1 else None,
+            "memory": self.memory,
+        }
+        said = {name: value for name, value in (words | changed).items() if value is not None}
+        told = [
+            f"--{name.replace('_', '-')} {f'{value:g}' if isinstance(value, float) else value}"
+            for name, value in said.items()
+        ]
+        return " ".join(filter(None, ["inferplan fit", model, on, *told]))
+
     def request(self, model: str, gpu: str, engine: str = "") -> Request:
         """The deployment to look at; memory needs no constants. engine: instead of the usual one."""
         own = {name: getattr(self, name) for name in ("quant", "memory", "lora", "offload")}
@@ -483,20 +502,32 @@ def fit_everywhere(
     return Fits(model=spec, asked=asked, context=tokens, options=options, term=prices.term)
 
 
-def _would_fit(request: Request, model: ModelSpec, tokens: int, asked: FitAsked) -> Iterator[str]:
-    """What would fit on such devices: a format, or a shorter context, each tried; and what says what fits where."""
+def _other_formats(request: Request, model: ModelSpec, tokens: int, asked: FitAsked) -> dict[str, int]:
+    """The other formats in which such devices hold the load, and the fewest that do."""
     named = default_quants(model, load_hardware(request.gpu), load_engine(request.engine))
     others = [replace(request, quant=quant) for quant in named if quant not in (None, request.quant)]
+    held = [(one, fewest_devices(one, tokens, asked.held, asked.most)) for one in others if not asked.too_low(one)]
+    return {one.quant or NATIVE: on.deployment.parallel.devices for one, on in held if not isinstance(on, str)}
 
-    def fits(one: Request, context: int = tokens) -> bool:
-        return not isinstance(fewest_devices(one, context, asked.held, asked.most), str)
 
-    held = [one.quant for one in others if not asked.too_low(one) and fits(one)]
-    if held:
-        yield f"--quant {' or '.join(map(str, held))}"
-    elif fits(request, tokens // 2):
-        yield f"--context {tokens // 2}"
-    yield f"what one holds: inferplan fit {request.model} --have {quote(f'1x-{request.gpu}')}"
+def _longest_on(request: Request, tokens: int, asked: FitAsked) -> int:
+    """The longest context under ``tokens`` that such devices hold, by bisection; 0 where they hold none."""
+    low, high = 0, tokens
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = not isinstance(fewest_devices(request, middle, asked.held, asked.most), str)
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def _would_fit(request: Request, model: ModelSpec, tokens: int, asked: FitAsked) -> Iterator[str]:
+    """What would fit on such devices: a format, or a shorter context, each tried; and what says what fits where."""
+    if held := _other_formats(request, model, tokens, asked):
+        yield f"--quant {' or '.join(held)}"
+    elif longest := _longest_on(request, tokens, asked):
+        yield f"--context {longest}"
+    one = asked.line(request.model, f"--have {quote(f'1x-{request.gpu}')}", quant=None)
+    yield f"what one holds: {one}"
     yield f"GPUs that hold it: inferplan fit {request.model}"
 
 
@@ -506,6 +537,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
     prices.check([hardware.name])
     require_kept(spec, [asked.quant] if asked.quant else [], asked.quality)
     tokens, users, request = asked_context(spec, asked.context), asked.held, asked.request(model, gpu)
+    fewer: dict[str, int] = {}
     if asked.tp or asked.offload.computes:
         deployment = assemble(replace(request, parallel=Parallelism(tp=asked.tp or 1)))
     else:
@@ -520,17 +552,27 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
                 hint="; ".join([*more, *_would_fit(request, spec, tokens, asked)]),
             )
         deployment = found.deployment
+        if (own := deployment.parallel.devices) > 1:
+            others = _other_formats(request, spec, tokens, asked)
+            fewer = {quant: count for quant, count in others.items() if count < own}
     footprint = footprint_at(deployment, tokens)
     fitting = Fitting(
-        deployment=deployment, footprint=footprint, context=tokens, prices=prices, users=users, asked=asked
+        deployment=deployment,
+        footprint=footprint,
+        context=tokens,
+        prices=prices,
+        users=users,
+        asked=asked,
+        fewer=fewer,
     )
     if fitting.requests < users:
         if footprint.host is not None:
             raise sides_error(replace(footprint, batch=float(users)), footprint.host, IN_FLIGHT[0])
+        longest = longest_held(footprint, users)
         raise InfeasibleError(
             f"{deployment.describe()} does not hold {requests_in_words(users, tokens)}",
             because=weights_short(footprint)
-            or f"the cache has {format_bytes(footprint.kv_pool)}, which holds {fitting.requests}",
-            hint="a larger --tp, a narrower --quant, or a shorter --context",
+            or f"the cache has {format_bytes(footprint.kv_pool)}: it {held_in_words(footprint, users, tokens)}",
+            hint="a larger --tp, a narrower --quant" + (f", or --context {longest}" if longest else ""),
         )
     return fitting

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import Any, NamedTuple
 
 from inferplan.answers.division import Asked, best_division, options_on, tpot_of
@@ -43,23 +44,9 @@ class Question(NamedTuple):
 
     def line(self, *more: str, on: str = "", **changed: Any) -> str:
         """A command that asks the same with other words, of which ``more`` stand behind it; ``None`` leaves one out."""
-        tokens, asked, _ = self.load
-        have = f"'{self.have}'" if " " in self.have else self.have
-        words: dict[str, Any] = {
-            "quality": asked.quality,
-            "engine": asked.engine or None,
-            "quant": asked.quant,
-            "context": None if asked.context is None else tokens,
-            "in_flight": asked.held if asked.held > 1 else None,
-            "memory": asked.memory,
-        }
         model = changed.pop("model", self.model)
-        said = {name: value for name, value in (words | changed).items() if value is not None}
-        told = [
-            f"--{name.replace('_', '-')} {f'{value:g}' if isinstance(value, float) else value}"
-            for name, value in said.items()
-        ]
-        return " ".join(filter(None, ["inferplan fit", model, on or f"--have {have}", *told, *more]))
+        line = self.load[1].line(model, on or f"--have {quote(self.have)}", **changed)
+        return " ".join([line, *more])
 
     def options(self, model: str = "", context: int = 0, **changed: Any) -> list[FitOption]:
         """The options of another question that hold the load."""

@@ -342,12 +342,14 @@ def device_lines(options: Iterable[FitOption]) -> list[str]:
 
 
 def _fewer_do_not(fitting: Fitting) -> list[str]:
-    """That fewer GPUs hold no replica in this format, and what says which format they do hold; empty for one."""
+    """That fewer GPUs hold no replica in this format, in which others they do, and what says what these hold."""
     count, gpu = fitting.deployment.parallel.devices, fitting.deployment.hardware.name
     if fitting.asked is None or fitting.asked.tp is not None or count == 1:
         return []
-    line = f"inferplan fit {fitting.deployment.model.name} --have 1x-{gpu}"
-    return [f"{count} is the fewest that hold it in this format; what one holds, in every format: {line}"]
+    narrower = ", ".join(f"in {quant} {held:,}" for quant, held in fitting.fewer.items())
+    fewest = f"{count} is the fewest that hold it in this format" + (f" ({narrower})" if narrower else "")
+    line = fitting.asked.line(fitting.deployment.model.name, f"--have {count}x-{gpu}", quant=None)
+    return [f"{fewest}; what {count} hold, in every format: {line}"]
 
 
 def _memory(footprint: Footprint, title: str, keeps: bool) -> Table:
