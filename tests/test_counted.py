@@ -8,11 +8,11 @@ import pytest
 
 from inferplan.answers.fit import FitAsked, fit_on
 from inferplan.answers.fit_owned import fit_owned
-from inferplan.catalog.assemble import Request
+from inferplan.catalog.assemble import Request, assembled
 from inferplan.catalog.counted import Counted, counted, devices_meant
 from inferplan.catalog.files import load_hardware, names
 from inferplan.catalog.price_lists import price_book
-from inferplan.errors import InfeasibleError, UnknownNameError, UsageError
+from inferplan.errors import InfeasibleError, MissingFactError, UnknownNameError, UsageError
 from inferplan.reports.fit import memory_report
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
@@ -173,3 +173,17 @@ def test_the_longest_context_is_a_hint_that_fits() -> None:
     assert said is not None and 6000 < int(said[1]) < 6400
     held = fit_on("qwen3-32b", "rtx-4090", FitAsked(quant="w4a16", most=1, context=int(said[1])), price_book())
     assert int(held.footprint.kv_pool // (64 * 2 * 8 * 128 * 2)) == int(said[1])
+
+
+def test_a_format_said_instead_of_missing_arithmetic_fits() -> None:
+    """671e9 weights: 671 GB in fp8 are more than the 512 GB of the box, whatever the activations are; at 4.8 bits some
+    403 GB are less than the 498 GB that its GPU may use, and more than the 128 GB of another."""
+    with pytest.raises(MissingFactError) as refused:
+        assembled(Request(model="deepseek-r1", gpu="m3-ultra", engine="llama.cpp"))
+    assert refused.value.hint == "--quant q4_k_m"
+    with pytest.raises(MissingFactError, match="fp8") as small:
+        assembled(Request(model="deepseek-r1", gpu="m4-max", engine="llama.cpp"))
+    assert not re.search(r"--(quant|activations)", small.value.hint or "")
+    with pytest.raises(MissingFactError) as eight:  # 70.6 GB in fp8: 35.3 on each of two cards of 80 GB
+        assembled(Request(model="llama-3.1-70b-instruct-fp8", gpu="a100", parallel=Parallelism(tp=2)))
+    assert eight.value.hint == "--activations bf16, or --quant w4a16"

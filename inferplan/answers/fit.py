@@ -15,6 +15,7 @@ from inferplan.catalog.assemble import (
     NATIVE,
     Request,
     assemble,
+    assembled,
     default_quants,
     load_engine,
     parse_memory,
@@ -543,7 +544,9 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
     else:
         found = fewest_devices(request, tokens, users, asked.most)
         if isinstance(found, str):
-            footprint_at(assemble(request), tokens).max_batch()  # what one device lacks has a hint of its own
+            footprint_at(
+                assembled(request, roles=False), tokens
+            ).max_batch()  # what one device lacks has a hint of its own
             joined = max((link.domain or asked.most + 1 for link in hardware.links), default=1)
             more = ["a larger --most"] if asked.most < joined else []
             raise InfeasibleError(
