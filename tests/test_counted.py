@@ -7,6 +7,7 @@ import re
 import pytest
 
 from inferplan.answers.fit import FitAsked, fit_on
+from inferplan.answers.fit_models import models_that_fit
 from inferplan.answers.fit_owned import fit_owned
 from inferplan.catalog.assemble import Request, assembled
 from inferplan.catalog.counted import Counted, counted, devices_meant
@@ -187,3 +188,11 @@ def test_a_format_said_instead_of_missing_arithmetic_fits() -> None:
     with pytest.raises(MissingFactError) as eight:  # 70.6 GB in fp8: 35.3 on each of two cards of 80 GB
         assembled(Request(model="llama-3.1-70b-instruct-fp8", gpu="a100", parallel=Parallelism(tp=2)))
     assert eight.value.hint == "--activations bf16, or --quant w4a16"
+
+
+def test_a_quantised_copy_is_listed_in_its_own_format_alone() -> None:
+    """70.6 GB in fp8 are more than 48 GB: that somebody else's 4 bits of the plain model fit is said of that model."""
+    found = {one.model.name: one.option for one in models_that_fit("1x-a6000", FitAsked(), price_book()).models}
+    assert found["llama-3.1-70b"].quant == "w4a16" and found["llama-3.1-70b"].fitting is not None
+    assert found["llama-3.1-70b-instruct-fp8"].fitting is None
+    assert found["deepseek-r1"].reason.startswith("4 bits")  # of whose fp8 there is no wider one on file

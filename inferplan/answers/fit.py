@@ -496,7 +496,7 @@ def fit_everywhere(
         on = f"{asked.tp or f'up to {asked.most}'} GPUs{asked.within}"
         raise InfeasibleError(
             f"{spec.name} with {requests_in_words(asked.held, tokens)} fits on no accelerator on file{asked.within}",
-            because=f"{len(options)} combinations of GPU and format were tried, on {on}",
+            because=f"{len(options):,} combinations of GPU and format were tried, on {on}",
             hint=f"a larger --{'memory' if asked.memory else f'most than {asked.most}'}, less --in-flight, "
             "a narrower --quant, or a shorter --context",
         )

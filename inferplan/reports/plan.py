@@ -287,5 +287,5 @@ def rejections_table(plan: Plan) -> Table:
     """How many candidates each reason ruled out."""
     searched = plan.searched
     rows = [[REASONS[reason], f"{count:,}"] for reason, count in searched.rejections.counts.most_common()]
-    title = f"{searched.evaluated:,} candidates in {searched.structures} structures; ruled out, by first reason"
+    title = f"{searched.evaluated:,} candidates in {searched.structures:,} structures; ruled out, by first reason"
     return Table(title=title, columns=["reason", "candidates"], rows=rows, right=_RIGHT)

@@ -566,7 +566,7 @@ def search_line(plan: Plan) -> str:
         count = result.counts["arrived"]
         text += f"; the quoted percentiles come from {count:,} requests and are known to no better than 3 %"
     if plan.unseen:
-        text += f"; {plan.unseen} structures that might be cheaper were not simulated (fewer --gpu or --quant)"
+        text += f"; {plan.unseen:,} structures that might be cheaper were not simulated (fewer --gpu or --quant)"
     return text
 
 
