@@ -196,3 +196,9 @@ def test_a_quantised_copy_is_listed_in_its_own_format_alone() -> None:
     assert found["llama-3.1-70b"].quant == "w4a16" and found["llama-3.1-70b"].fitting is not None
     assert found["llama-3.1-70b-instruct-fp8"].fitting is None
     assert found["deepseek-r1"].reason.startswith("4 bits")  # of whose fp8 there is no wider one on file
+
+
+def test_a_box_has_its_price_per_gpu() -> None:
+    """aws-us-east-1 lets 8 H100s for three years at 23.777 an hour: 2.97 each."""
+    found = fit_on("llama-3.1-8b", "h100-sxm", FitAsked(), price_book(term="reserved-3y"))
+    assert any(note.startswith("price: 23.78 USD per hour, 2.97 per GPU: ") for note in memory_report(found).notes)

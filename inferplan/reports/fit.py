@@ -329,7 +329,7 @@ def _price_notes(fitting: Fitting, bill: Bill | None) -> list[str]:
     if prices is None:
         return []
     if bill is not None:
-        each = f", {bill.per_hour / bill.bought:,.2f} per GPU" if bill.bought > 1 else ""
+        each = f", {bill.per_hour / bill.bought:,.2f} per GPU" if bill.bought > bill.units else ""
         lines = [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour{each}: {bill.line}", *bill.remarks]
         return [*lines, *prices.remarks([gpu])]
     none = [f"no price: {gpu} is in none of the lists that --prices names"] if prices.named else []
