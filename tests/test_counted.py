@@ -202,3 +202,13 @@ def test_a_box_has_its_price_per_gpu() -> None:
     """aws-us-east-1 lets 8 H100s for three years at 23.777 an hour: 2.97 each."""
     found = fit_on("llama-3.1-8b", "h100-sxm", FitAsked(), price_book(term="reserved-3y"))
     assert any(note.startswith("price: 23.78 USD per hour, 2.97 per GPU: ") for note in memory_report(found).notes)
+
+
+def test_a_degree_that_does_not_hold_it_names_what_does() -> None:
+    """32.8e9 weights in bf16: 65.5 GB are more than one L40S of 48 GB, half of it on each of two is less."""
+    with pytest.raises(InfeasibleError) as refused:
+        fit_on("qwen3-32b", "l40s", FitAsked(tp=1), price_book())
+    assert (refused.value.hint or "").startswith("--tp 2, or --quant fp8")
+    with pytest.raises(InfeasibleError) as large:  # 810 GB on two cards of 24 GB, and 203 GB in 4 bits
+        fit_on("llama-3.1-405b", "rtx-4090", FitAsked(tp=2), price_book())
+    assert "--" not in (large.value.hint or "")

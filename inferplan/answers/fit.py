@@ -504,11 +504,23 @@ def fit_everywhere(
 
 
 def _other_formats(request: Request, model: ModelSpec, tokens: int, asked: FitAsked) -> dict[str, int]:
-    """The other formats in which such devices hold the load, and the fewest that do."""
+    """The other formats in which such devices hold the load, and the fewest that do, or as many as were asked for."""
+    least, most = asked.tp or 1, asked.tp or asked.most
     named = default_quants(model, load_hardware(request.gpu), load_engine(request.engine))
     others = [replace(request, quant=quant) for quant in named if quant not in (None, request.quant)]
-    held = [(one, fewest_devices(one, tokens, asked.held, asked.most)) for one in others if not asked.too_low(one)]
+    held = [(one, fewest_devices(one, tokens, asked.held, most, least)) for one in others if not asked.too_low(one)]
     return {one.quant or NATIVE: on.deployment.parallel.devices for one, on in held if not isinstance(on, str)}
+
+
+def _beside(request: Request, model: ModelSpec, tokens: int, asked: FitAsked, longest: int) -> Iterator[str]:
+    """What holds the load where a degree of tensor parallelism does not, each tried; ``longest``: what that holds."""
+    degree = asked.tp or 1
+    wider = fewest_devices(request, tokens, asked.held, max(asked.most, 2 * degree), 2 * degree)
+    if not isinstance(wider, str):
+        yield f"--tp {wider.deployment.parallel.tp}"
+    yield from (f"--quant {quant}" for quant in _other_formats(request, model, tokens, replace(asked, tp=degree)))
+    if longest:
+        yield f"--context {longest}"
 
 
 def _longest_on(request: Request, tokens: int, asked: FitAsked) -> int:
@@ -576,6 +588,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
             f"{deployment.describe()} does not hold {requests_in_words(users, tokens)}",
             because=weights_short(footprint)
             or f"the cache has {format_bytes(footprint.kv_pool)}: it {held_in_words(footprint, users, tokens)}",
-            hint="a larger --tp, a narrower --quant" + (f", or --context {longest}" if longest else ""),
+            hint=", or ".join(_beside(request, spec, tokens, asked, longest))
+            or f"GPUs that hold it: inferplan fit {request.model}",
         )
     return fitting
