@@ -378,23 +378,23 @@ class ClusterRun(Cluster):
         self._run_together(marks)
 
     def _serves_natively(self, order: npt.NDArray[np.int64], marks: list[Event]) -> bool:
-        """Plain replicas behind a router that looks for the least loaded run in C, where that is compiled: whether
+        """Plain replicas behind a simple router run in C, where that is compiled, those too that come and go: whether
         they did."""
         front, records = self.front, self.records
         plain = [native for native in map(_native, self.engines) if native is not None]
-        if len(plain) < len(self.engines) or self.processes or self.shares or self.back.pool:
+        if not plain or len(plain) < len(self.engines) or self.shares or self.back.pool:
             return False
-        if not front.loads_alone or _some_refused(front.pool[0].rules, records, order):
+        if any(process.watches for process in self.processes):
+            return False
+        if not front.simple or _some_refused(front.pool[0].rules, records, order):
             return False
         from inferplan.serving.plain_native import serve
 
-        clients = [scheduler.clients for scheduler in front.pool]
-        for one, replica in zip(clients, plain):
-            one.notify = replica.left
-        times = np.array(records.arrival)[order]
-        serve(self, plain, np.ascontiguousarray(order, np.int64), times, sorted(marks), self._marks)
-        for one in clients:
-            one.notify = self.notify
+        self.events = sorted(event for process in self.processes for event in process.planned())
+        by_loads, times = front.routing == "least-loaded", np.array(records.arrival)[order]
+        serve(self, by_loads, np.ascontiguousarray(order, np.int64), times, sorted(marks), self._marks)
+        for scheduler in front.pool:
+            scheduler.clients.notify = self.notify
         return True
 
     def _phase(self, start: int, stop: int) -> None:
