@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import click
 import numpy as np
@@ -58,6 +60,7 @@ from inferplan.planning.day import (
 from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
 from inferplan.planning.design import answer_alone
 from inferplan.planning.option import Sizing
+from inferplan.planning.processes import StoppedError
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.reports.day import days_report
@@ -177,15 +180,22 @@ def day_command(
             _ = one.deployment.hardware.tdp  # an error without one, before the day
             require_together("day", one.deployment.features | {"energy"})
     total = load.requests(designs[0].asked.span) * sum(len(one.asked.policies) for one in designs)
-    with counting("requests", total) as progress:
-        days = simulate_days(designs, progress, processes(jobs))
+    try:
+        with counting("requests", total) as progress:
+            days = simulate_days(designs, progress, processes(jobs), lambda said: click.echo(f"note: {said}", err=True))
+    except StoppedError:
+        _interrupted(designs)
     report = with_people(days_report(days, energy), load.people, load.profile.peak, load.response, most=True)
-    stopped = len(days) < len(designs) or any(day.undone for day in days)
-    return replace(report, ends=_interrupted) if stopped else report
+    lost = [one for one in designs if one.label not in [day.label for day in days]]
+    stopped = lost or any(day.undone for day in days)
+    return replace(report, ends=partial(_interrupted, lost)) if stopped else report
 
 
-def _interrupted() -> None:
-    """Exit 130, after what is done has been written."""
+def _interrupted(lost: Sequence[DayDesign]) -> NoReturn:
+    """Exit 130, after what is done has been written. lost: designs of which nothing is."""
+    if lost:
+        of = ", ".join(one.label for one in lost if one.label)
+        click.echo(f"interrupted: no policy{of and f' of {of}'} was simulated to the end", err=True)
     raise click.Abort
 
 

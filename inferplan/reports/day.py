@@ -89,7 +89,7 @@ def day_report(day: Day, priced: Sequence[str] = ()) -> Report:
         "minimum_bill_s": asked.minimum_bill,
         "failures": asked.failures and {"mode": asked.failures.mode, "replicas_per_node": asked.failures.per_node},
         "recorded": happened_record(day),
-        "undone": day.undone,
+        "undone": list(day.undone),
         "policies": [{**row, **_more(day, one)} for row, one in zip(policies, day.policies)],
     }
     tables = [
@@ -313,7 +313,8 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         )
     lines += _loss_notes(asked)
     if day.undone:
-        lines.append(f"interrupted: {', '.join(day.undone)} not simulated to the end")
+        lost = ", ".join(f"{policy} ({share:.0%} was)" if share else policy for policy, share in day.undone.items())
+        lines.append(f"interrupted: not simulated to the end, and lost: {lost}")
     if asked.span != 24 * HOUR:
         lines.append(
             f"GPU-hours and cost are per day, over {asked.span / HOUR:.3g} h simulated; all of it costs "

@@ -40,10 +40,12 @@ class Incoming(NamedTuple):
     """The pool only decodes: it is the cache of a request that comes."""
 
 
-def _some_refused(rules: Rules, records: Records, requests: npt.NDArray[np.int64]) -> bool:
-    """Whether some of these may be too long to run at all."""
-    prompt, output = (np.asarray(of)[requests] for of in (records.prompt, records.output))
-    return bool(rules.refusal(int(np.max(prompt)), int(np.max(prompt + output))))
+def _some_refused(rules: Rules, records: Records, requests: npt.NDArray[np.int64] | None) -> bool:
+    """Whether some of these may be too long to run at all; ``None``: of all."""
+    prompt, output = np.asarray(records.prompt), np.asarray(records.output)
+    parts = [slice(at, at + _BLOCK) for at in range(0, len(prompt), _BLOCK)] if requests is None else [requests]
+    longest = [(int(np.max(prompt[part])), int(np.max(prompt[part] + output[part]))) for part in parts]
+    return any(rules.refusal(*one) for one in longest)
 
 
 def _native(engine: Engine) -> Plain | None:
@@ -372,12 +374,12 @@ class ClusterRun(Cluster):
             first = set(self.senders.begin(0, len(arrival)))
             starts = [request for request in starts if request in first]
             marks = [(arrival[starts[-1]], -1, END)]  # what comes later only continues
-        elif self._serves_natively(np.arange(len(order)) if isinstance(order, range) else order, marks):
+        elif self._serves_natively(None if isinstance(order, range) else order, marks):
             return
         self.known = ((arrival[request], request, SENT) for request in starts)
         self._run_together(marks)
 
-    def _serves_natively(self, order: npt.NDArray[np.int64], marks: list[Event]) -> bool:
+    def _serves_natively(self, order: npt.NDArray[np.int64] | None, marks: list[Event]) -> bool:
         """Plain replicas behind a simple router run in C, where that is compiled, those too that come and go: whether
         they did."""
         front, records = self.front, self.records
@@ -391,8 +393,9 @@ class ClusterRun(Cluster):
         from inferplan.serving.plain_native import serve
 
         self.events = sorted(event for process in self.processes for event in process.planned())
-        by_loads, times = front.routing == "least-loaded", np.array(records.arrival)[order]
-        serve(self, by_loads, np.ascontiguousarray(order, np.int64), times, sorted(marks), self._marks)
+        by_loads, times = front.routing == "least-loaded", np.asarray(records.arrival)
+        sent = b"" if order is None else np.ascontiguousarray(order, np.int64)
+        serve(self, by_loads, sent, times if order is None else times[order], sorted(marks), self._marks)
         for scheduler in front.pool:
             scheduler.clients.notify = self.notify
         return True

@@ -1659,19 +1659,22 @@ typedef struct {
     Py_buffer requests, times;
 } Load;
 
+static inline Int request_at(const Load *of, Py_ssize_t at) { /* those that are not named come as they stand */
+    return of->requests.len ? ((Int *)of->requests.buf)[at] : (Int)at;
+}
+
 static int send_next(struct Fleet *fleet, Load *of, Py_ssize_t sent) {
     if (sent && !(sent % ASIDE)) {
         PyObject *done = PyObject_CallMethodNoArgs(fleet->records, NAME(put_aside));
         Py_XDECREF(done);
         if (!done) return -1;
     }
-    return send(fleet, ((Int *)of->requests.buf)[sent], ((double *)of->times.buf)[sent]);
+    return send(fleet, request_at(of, sent), ((double *)of->times.buf)[sent]);
 }
 
 static int serve_all(struct Fleet *fleet, Load *of) { /* Clock.run_until_quiet, where nothing connects engines */
-    Py_ssize_t sent = 0, count = of->requests.len / (Py_ssize_t)sizeof(Int), marked = 0;
+    Py_ssize_t sent = 0, count = of->times.len / (Py_ssize_t)sizeof(double), marked = 0;
     Py_ssize_t marks = PyList_GET_SIZE(of->marks), rounds = 0;
-    const Int *requests = of->requests.buf;
     const double *times = of->times.buf;
     while (1) {
         Int place = fleet->by_due[1];
@@ -1690,7 +1693,7 @@ static int serve_all(struct Fleet *fleet, Load *of) { /* Clock.run_until_quiet, 
             if (PyErr_Occurred()) return -1;
         } else if (at <= coming) {
             if (mark(fleet, of->handler, item(of->marks, marked++), sent)) return -1;
-        } else if (planned <= coming && (planned < next || part(event, 1) < requests[sent])) {
+        } else if (planned <= coming && (planned < next || part(event, 1) < request_at(of, sent))) {
             if (happen(fleet)) return -1;
         } else if (send_next(fleet, of, sent++)) {
             return -1;

@@ -218,7 +218,7 @@ def test_ctrl_c_keeps_the_policies_that_are_done() -> None:
     made = vars(design(log_of(1000), ("static", "scheduled", "reactive")))
     (day,) = simulate_days([_Stopped(**made)])
     assert [one.policy for one in day.policies] == ["static", "scheduled"]
-    assert day.undone == days_report([day]).record["undone"] == ["reactive"]
+    assert list(day.undone) == days_report([day]).record["undone"] == ["reactive"]
     alone = vars(design(log_of(1000), ("static",)))
     with pytest.raises(KeyboardInterrupt):
         simulate_days([_Stopped(**alone)])

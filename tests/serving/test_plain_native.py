@@ -85,7 +85,7 @@ class _Load(NamedTuple):
         return Requests(prompt=prompt, output=output, arrival=np.cumsum(self.gaps))
 
 
-_GAPS = st.one_of(st.just(0.0), st.floats(0.0, 0.01), st.floats(0.0, 2.0))
+_GAPS = st.one_of(st.just(0.0), st.just(0.5), st.floats(0.0, 0.01), st.floats(0.0, 2.0))
 _LOADS = st.builds(
     _Load,
     st.lists(_GAPS, min_size=2, max_size=120),
@@ -114,12 +114,13 @@ def test_random_loads(
     _hold_alike(native, served, load.requests, engine[1], Options(fleet=replicas[1], trim=trim))
 
 
-_COUNTS = st.integers(0, 6)
+_HALVES = st.integers(1, 50).map(lambda halves: halves / 2)
+"""Seconds at which requests come too: events of the same moment have an order."""
 _SCHEDULES = st.builds(
     lambda first, changes, cold: Schedule(changes=((0.0, first), *sorted(changes.items())), cold_start=cold),
     st.integers(1, 5),
-    st.dictionaries(st.floats(0.01, 90.0), _COUNTS, max_size=6),
-    st.floats(0.0, 30.0),
+    st.dictionaries(st.one_of(_HALVES, st.floats(0.01, 40.0)), st.integers(0, 6), min_size=2, max_size=9),
+    st.one_of(st.just(0.0), _HALVES, st.floats(0.0, 8.0)),
 )
 _AUTOSCALERS = st.builds(
     lambda target, first, least, cold, interval, window: Reactive(
@@ -128,9 +129,9 @@ _AUTOSCALERS = st.builds(
     st.floats(0.5, 20.0),
     st.integers(1, 4),
     st.integers(0, 2),
-    st.floats(0.0, 20.0),
-    st.floats(0.2, 10.0),
-    st.floats(0.0, 20.0),
+    st.one_of(_HALVES, st.floats(0.0, 8.0)),
+    st.one_of(st.just(0.5), st.floats(0.2, 5.0)),
+    st.floats(0.0, 8.0),
 )
 
 
