@@ -570,9 +570,9 @@ def simulate_days(
 
 
 def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Requests:
-    """The requests of the day: those of the log; or arrivals by the profile, lengths of the demand, or of the class of
-    each, which is drawn by the rates of the moment. Text that prompts begin with has names by blocks of so many
-    tokens. Raises ``UsageError`` without any.
+    """The requests of the day: those of the log; or arrivals by the profile, lengths and media of the demand, or of the
+    class of each, which is drawn by the rates of the moment. Text that prompts begin with has names by blocks of so
+    many tokens. Raises ``UsageError`` without any.
     """
     if (recorded := asked.arrived) is not None:
         return recorded
@@ -586,8 +586,11 @@ def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Reques
         of, prompt, output = drawn_of(classes, asked.seed, asked.profile.shares, step)
         return Requests(prompt=prompt, output=output, arrival=arrival, classes=classes, of=of)
     rng = np.random.default_rng((asked.seed, 1))
-    own = demand.prompt if demand.own is None else demand.own
+    own = demand.own or demand.text or demand.prompt
     prompt, output = own.sample(rng, len(arrival)), demand.output.sample(rng, len(arrival))
+    if demand.media is not None:
+        sets = demand.media.sets.sample(np.random.default_rng((asked.seed, 3)), len(arrival))
+        return Requests(prompt=prompt + sets * demand.media.tokens, output=output, arrival=arrival, media=sets)
     if not demand.prefix.tokens:
         return Requests(prompt=prompt, output=output, arrival=arrival)
     prompt = prompt + demand.prefix.tokens

@@ -268,6 +268,12 @@ def _as_predicted(day: Day) -> str:
     return f"{said}: {rate:.3g} requests/s per replica, {peak:,} for the peak" if rate else f"{said}: no replica does"
 
 
+def _of_media(day: Day) -> str:
+    """How many of the tokens of a prompt are of images, video or sound."""
+    media, sets = day.question.demand.media, day.requests.media
+    return "" if media is None or sets is None else f" ({media.tokens * np.mean(sets):,.0f} of them media)"
+
+
 def _scattered(day: Day) -> list[str]:
     if not scattered(day.asked, day.question):
         return []
@@ -285,7 +291,7 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         f"to {sizing.utilisation:.0%} of that; it runs with --max-num-seqs {replica.flags.max_num_seqs} "
         f"--max-num-batched-tokens {replica.flags.max_num_batched_tokens}",
         f"{len(day.requests):,} requests in {asked.span / HOUR:.3g} h, of {np.mean(day.requests.prompt):,.0f} tokens "
-        f"in and {np.mean(day.requests.output):,.0f} out on average, {_arrivals(day)}, the "
+        f"in{_of_media(day)} and {np.mean(day.requests.output):,.0f} out on average, {_arrivals(day)}, the "
         f"same for every policy; {asked.routing} routing; used: requests, over the capacity of the replicas paid for",
         _as_predicted(day),
         *(mix_notes(day) if classes else []),
