@@ -258,7 +258,7 @@ def _of_deployment() -> list[Declared]:
             for role, text in zip(ROLES, _ROLE_HELP)
         ),
         *options_of(Request, "parallel", "expert_skew"),
-        _engine("Engine and version: vllm, vllm@0.20, sglang, trtllm, atom, llama.cpp, none."),
+        _engine("Engine and version: vllm, vllm@0.20, sglang, trtllm, atom, llama.cpp, ktransformers, none."),
         *options_of(Request, "flags"),
         BACKEND,
         *options_of(Request, without=_ELSEWHERE),
@@ -371,4 +371,5 @@ def write(report: Report, style: str, path: str | None = None) -> None:
         return
     save(path, pieces(report, style))
     if report.headline:
-        click.echo(f"{report.headline}\nwritten to {path}", err=True)
+        said = report.headline.replace(" FILE ", f" {shlex.quote(path)} ")  # of a command that reads it
+        click.echo(f"{said}\nwritten to {path}", err=True)

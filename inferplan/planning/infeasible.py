@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inferplan.catalog.files import load_model
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.support import DRAFTS, lacking, too_few
+from inferplan.models.spec import longer_than
 from inferplan.planning.amount import (
     amount_of,
     asks_for,
@@ -46,6 +48,15 @@ _OPTIONS = {"e2el": "e2e", "answer_ttft": "answer-ttft", "session": "session-tim
 
 def infeasible(question: Question, searched: SearchResult, failed: list[Verified] | None = None) -> InfeasibleError:
     """The error that says so. failed: finalists that missed a limit in simulation, if the search got so far."""
+    found, prices = _infeasible(question, searched, failed), question.prices
+    if not prices.length:
+        return found
+    sold = f"prices of {prices.length} are on file of {', '.join(prices.gpus)} alone"
+    return InfeasibleError(found.what, because=f"{sold}; {found.because}", hint=f"--term reserved, or {found.hint}")
+
+
+def _infeasible(question: Question, searched: SearchResult, failed: list[Verified] | None) -> InfeasibleError:
+    """The same, whatever prices there are."""
     slo = question.slo
     asked = limits_in_words(slo, question.demand.classes)
     load = lengths_in_words(question.demand) if question.most else question.demand.describe()
@@ -217,7 +228,12 @@ def _shorter(question: Question, refused: str) -> str:
         shorter = "a trace without them"
     else:
         shorter = "the most tokens of a draw: --prompt lognormal:1500:1.2:16k"
-    return f"{shorter}; or " + ("a model with a longer context" if "max_model_len" in refused else "a larger --most")
+    return f"{shorter}; or " + (_longer(question) if "max_model_len" in refused else "a larger --most")
+
+
+def _longer(question: Question) -> str:
+    """Which model takes longer requests."""
+    return longer_than(load_model(question.space.base.model), 1)
 
 
 def _nothing_runs(what: str, question: Question, searched: SearchResult) -> InfeasibleError:

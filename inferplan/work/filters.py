@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -39,30 +40,13 @@ class Filters:
     def ops(self, rows: Num, vocab: int, ranks: int) -> Iterator[Op]:
         """What a step of so many rows of logits runs. A step without any runs nothing."""
         logits = find_format("fp32")
-        count: Num = np.minimum(rows, 1.0)
+        pass_over = partial(
+            Elementwise, ranks=ranks, count=np.minimum(rows, 1.0), tokens=rows, width=vocab, base=logits
+        )
         if self.penalty_bytes:
-            reads = self.penalty_bytes / logits.width - 1.0
-            yield Elementwise(
-                name="sampling.penalties",
-                ranks=ranks,
-                count=count,
-                tokens=rows,
-                width=vocab,
-                base=logits,
-                reads=reads,
-                flops=4.0,
-            )
+            yield pass_over(name="sampling.penalties", reads=self.penalty_bytes / logits.width - 1.0, flops=4.0)
         if self.kernel:
-            yield Elementwise(
-                name="sampling.filter",
-                ranks=ranks,
-                count=count,
-                tokens=rows,
-                width=vocab,
-                base=logits,
-                form=self.label,
-                blocks=self.blocks,
-            )
+            yield pass_over(name="sampling.filter", form=self.label, blocks=self.blocks)
 
 
 def label_of(kernel: str, filters: str) -> str:

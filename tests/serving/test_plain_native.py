@@ -135,6 +135,7 @@ _AUTOSCALERS = st.builds(
 )
 
 
+@pytest.mark.filterwarnings("ignore:All-NaN axis")  # where nothing is ever served
 @settings(deadline=None, max_examples=120)
 @given(
     load=_LOADS,
