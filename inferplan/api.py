@@ -41,7 +41,7 @@ from inferplan.catalog.counted import counted
 from inferplan.catalog.host_times import HostTimes
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.people import people_load, with_most
-from inferplan.catalog.price_lists import Contract, PriceBook, price_book
+from inferplan.catalog.price_lists import PriceBook, Term, price_book
 from inferplan.catalog.sessions import people_of
 from inferplan.catalog.workloads import load_workload
 from inferplan.devices.engine import EngineFlags
@@ -168,7 +168,7 @@ class PriceOptions(TypedDict, total=False):
 
     price: Mapping[str, float | str]
     prices: Names
-    term: Contract
+    term: Term
     currency: str | None
 
 

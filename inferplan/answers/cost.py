@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from inferplan.catalog.bills import Bill
 from inferplan.catalog.energy import require_pue
@@ -13,7 +14,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.fields import SHARE, Real, Text, ask
-from inferplan.money import parse_money, require_one_amount
+from inferplan.money import Money, parse_money, require_one_amount
 from inferplan.shown import Shown
 from inferplan.units import HOURS_PER_MONTH, MOST_PUE
 
@@ -189,20 +190,28 @@ def parse_api_price(text: str | None) -> ApiPrice | None:
     """``"3/15"`` as a price: input and output, for a million tokens."""
     if text is None:
         return None
-    first, _, second = text.partition("/")
-    try:
-        (into, one, _), (out, other, _) = parse_money(first), parse_money(second)
-    except ValueError as error:
-        require_one_amount("--api-price", text, error)
-        into, one, out, other = -1.0, None, -1.0, None
-    if not all(0 <= each < float("inf") for each in (into, out)) or (one and other and one != other):
-        both = f"{first}/{first}" if first.replace(".", "", 1).isdecimal() and not second else "0.9/0.9"
-        raise UsageError(
-            f"--api-price {text} is not a price",
-            because="APIs charge input and output tokens apart",
-            hint=f"--api-price 3/15 (per million input/output tokens); one price for both: {both}",
-        )
-    return ApiPrice(input=into, output=out, currency=one or other)
+    both, prices = "0.9/0.9", list[Money]()
+    for part in text.split("/"):
+        try:
+            prices.append(parse_money(part))
+            if prices[-1].amount == inf:
+                raise ValueError(part)
+        except ValueError as error:
+            require_one_amount("--api-price", text, error)
+            negative = part.strip().startswith("-")
+            because = "a price is 0 or more" if negative else f"{part.strip()!r:.40} is not an amount of money"
+            break
+    else:
+        codes = dict.fromkeys(price.currency for price in prices if price.currency)
+        if len(prices) == 2 and len(codes) < 2:
+            return ApiPrice(input=prices[0].amount, output=prices[1].amount, currency=next(iter(codes), None))
+        because = f"it has {len(prices)} prices, and APIs charge input and output tokens apart"
+        if len(prices) == 1:
+            both, because = f"{text}/{text}", "APIs charge input and output tokens apart"
+        elif len(prices) == 2:
+            because = f"{' and '.join(codes)} are two currencies"
+    hint = f"--api-price 3/15 (per million input/output tokens); one price for both: {both}"
+    raise UsageError(f"--api-price {text} is not a price", because=because, hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)

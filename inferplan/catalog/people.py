@@ -30,11 +30,13 @@ class FigureSpec(Spec):
 
 class PeopleSpec(Spec):
     """What one person does with a workload: the time from an answer to the next request (as ``--think-time`` takes
-    it), requests of a conversation, conversations a day. Sessions of agents have the last alone."""
+    it), requests of a conversation, conversations a day. Sessions of agents have the last alone. other: what else asks
+    for the load of such people, and how that differs, in one line."""
 
     think_time: FigureSpec | None = None
     turns: FigureSpec | None = None
     sessions_a_day: FigureSpec
+    other: str = ""
 
 
 class PeopleFile(Spec):
@@ -120,6 +122,7 @@ def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, ag
         figures=tuple(figures),
         pause=pause,
         usual=usual if daily is None else None,
+        other="" if spec is None else spec.other,
     )
 
 

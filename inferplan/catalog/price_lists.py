@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 import difflib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -25,6 +25,11 @@ from inferplan.units import parse_whole
 
 Contract = Literal["on-demand", "spot", "reserved", "owned"]
 CONTRACTS: tuple[Contract, ...] = ("on-demand", "spot", "reserved", "owned")
+Term = Literal["on-demand", "spot", "reserved", "reserved-1y", "reserved-3y", "owned"]
+"""What may be asked for: a contract, or a reservation of a length."""
+ASKED_TERMS: tuple[Term, ...] = ("on-demand", "spot", "reserved", "reserved-1y", "reserved-3y", "owned")
+_RESERVED: dict[str, str] = {"reserved-1y": "1 year", "reserved-3y": "3 years"}
+"""The lengths of those, as the lists write them."""
 GPU_HOURS = "GPU hours"
 """What a bill counts of GPUs that are owned and have no price."""
 TERMS: tuple[Contract, ...] = ("on-demand", "spot", "reserved")
@@ -48,6 +53,7 @@ What ownership costs depends on who owns: there it is the only one that is asked
 """
 CHEAPEST, DEAREST = 1e-4, 1e6
 """The bounds of a price of one device for an hour, in any currency: nothing is let for less or more than that."""
+_LENGTH = re.compile(r"(?:reserv\w+|commit\w+)?[\s:,=_-]*(\d{1,4}|one|three)[\s_-]*(y|yrs?|years?|mo|months?)")
 _LARGEST_INSTANCE = 100_000
 _CONFIDENCE = ("high", "medium", "low")
 
@@ -154,13 +160,15 @@ class PriceBook:
     """The lists to look in for one term, beside what the user stated: of what they sell the cheapest bill is taken.
 
     lists: in the order of equals. named: the user has chosen them; else they are asked by :data:`KINDS`. reference: the
-    list whose bill stands beside. stated: device name to its offers in ``currency``.
+    list whose bill stands beside. length: of the reservations that count; empty for any. stated: device name to its
+    offers in ``currency``.
     """
 
     lists: tuple[PriceList, ...] = ()
     named: bool = False
     reference: PriceList | None = None
     term: Contract = "on-demand"
+    length: str = ""
     stated: Mapping[str, tuple[Offer, ...]]
     currency: str = "USD"
 
@@ -180,12 +188,15 @@ class PriceBook:
         return [tuple(listing for listing in self.lists if listing.kind == kind) for kind in KINDS]
 
     def _sold(self, lists: Iterable[PriceList], gpu: str | None = None) -> list[Offer]:
-        return [offer for listing in lists for offer in listing.offers(gpu, self.term)]
+        return [offer for listing in lists for offer in listing.offers(gpu, self.term) if self._lasts(offer)]
+
+    def _lasts(self, offer: Offer) -> bool:
+        return self.length in ("", offer.length)
 
     def on(self, term: Contract) -> PriceBook:
         """The same lists on other terms, without what the user stated."""
         reference = self.reference if self.named else _reference(term, self.currency)
-        return replace(self, term=term, reference=reference, stated={})
+        return replace(self, term=term, length="", reference=reference, stated={})
 
     def tariff(self, gpu: str, devices: int, together: int = 1) -> Tariff | None:
         """How replicas of ``devices`` GPUs are sold; ``None`` when nobody has given a price.
@@ -222,14 +233,21 @@ class PriceBook:
     def searched(self) -> str:
         """Where prices are looked for: ``"looked for on-demand prices in every list on file"``."""
         where = ", ".join(listing.name for listing in self.lists) if self.named else "every list on file"
-        return f"looked for {self.term} prices in {self.currency} in {where or 'no list'}"
+        return f"looked for {self.asked} prices in {self.currency} in {where or 'no list'}"
+
+    @property
+    def asked(self) -> str:
+        """The term as it is asked for: ``"reserved-3y"``."""
+        return _term_of(self.term, self.length)
 
     def hint(self, gpu: str) -> str:
         """Where the price of a device could come from: your own, or lists that sell it on other terms."""
         lists = [listing for listing in every_list() if listing.currency == self.currency]
-        known = [(offer.term != self.term, offer) for listing in lists for offer in listing.offers(gpu)]
-        known.sort(key=itemgetter(0))  # the term that is asked for first
-        listed = dict.fromkeys(f"--prices {o.source}" + f" --term {o.term}" * other for other, o in known)
+        known = [offer for listing in lists for offer in listing.offers(gpu)]
+        same = [offer.term == self.term and self._lasts(offer) for offer in known]
+        terms = [self.asked if alike else _term_of(offer.term, offer.length) for alike, offer in zip(same, known)]
+        found = sorted(zip(terms, known), key=lambda one: (one[0] != self.asked, one[1].term != self.term))
+        listed = dict.fromkeys(f"--prices {o.source}" + f" --term {term}" * (term != self.asked) for term, o in found)
         others = [] if lists else ["without --currency: prices on file are in " + ", ".join(_currencies())]
         own = f"--price {gpu}=2.49 (yours, in {self.currency} for a GPU hour)"
         return ", or ".join([own, *islice(listed, 4), *others])
@@ -296,7 +314,7 @@ class PriceBook:
         if len(lists) > 1:
             where = f"the {len(lists)} lists" if self.named else f"{len(lists)} price lists on file"
             lines.append(
-                f"the cheapest {self.term} bill of {where} ({', '.join(sorted(lists))}); --prices NAME for one"
+                f"the cheapest {self.asked} bill of {where} ({', '.join(sorted(lists))}); --prices NAME for one"
             )
         return [*lines, *years]
 
@@ -349,10 +367,11 @@ class PricesAsked:
         metavar="GPU=PRICE",
         several=True,
     )
-    term: Contract = ask(
+    term: Term = ask(
         "--term",
-        Words(CONTRACTS),
-        "Terms: a spot instance may be taken away, a reserved one is paid for busy or idle, owned is an estimate.",
+        Words(ASKED_TERMS),
+        "Terms: a spot instance may be taken away, a reserved one is paid for busy or idle (-1y, -3y: so long alone), "
+        "owned is an estimate.",
         "on-demand",
         shown=True,
     )
@@ -430,7 +449,7 @@ def require_dated(listing: PriceList, where: str) -> None:
 
 
 def price_book(
-    lists: Iterable[str] = (), stated: Iterable[str] = (), term: Contract = "on-demand", currency: str | None = None
+    lists: Iterable[str] = (), stated: Iterable[str] = (), term: Term = "on-demand", currency: str | None = None
 ) -> PriceBook:
     """A price book from list names (or paths) and texts: ``gpu=2.49`` for a GPU, ``gpu=113.93/8`` for an instance of 8.
 
@@ -441,21 +460,50 @@ def price_book(
     if currency is not None and currency.upper() not in CURRENCIES:
         raise UsageError(f"--currency {currency!r} is no currency", hint="a code of three letters, such as EUR")
     named = tuple(map(_list_of, lists))
-    asked = (currency or "USD").upper()
-    given = _by_gpu([parse_stated(text, asked, term) for text in stated])
+    asked, (contract, length) = (currency or "USD").upper(), _contract_of(term)
+    given = _by_gpu([parse_stated(text, asked, contract) for text in stated])
     units = {listing.currency for listing in named} | ({asked} if given or currency or not named else set())
     if len(units) > 1:
         own = {listing.currency for listing in named}
         hint = f"--currency {own.pop()}, or leave it out" if len(own) == 1 else "lists in one currency"
         raise UsageError(f"prices in {' and '.join(sorted(units))} cannot be compared", hint=hint)
     (unit,) = units
-    reference = named[0] if named else _reference(term, unit)
+    reference = named[0] if named else _reference(contract, unit)
     every = tuple(listing for listing in every_list() if listing.currency == unit)
-    if term == "owned":
+    if contract == "owned":
         every = () if reference is None else (reference,)
     return PriceBook(
-        lists=named or every, named=bool(named), reference=reference, term=term, stated=given, currency=unit
+        lists=named or every,
+        named=bool(named),
+        reference=reference,
+        term=contract,
+        length=length,
+        stated=given,
+        currency=unit,
     )
+
+
+def _contract_of(term: Term) -> tuple[Contract, str]:
+    """The contract of a term, and the length of a reservation where it states one."""
+    if term in _RESERVED:
+        return "reserved", _RESERVED[term]
+    return next(one for one in CONTRACTS if one == term), ""
+
+
+def _term_of(contract: str, length: str) -> str:
+    """The term that asks for a contract of a length."""
+    return next((one for one in ASKED_TERMS if length and _RESERVED.get(one) == length), contract)
+
+
+def term_in_words(text: str) -> Term | None:
+    """``"reserved-3y"`` of the ways to write it: ``3y``, ``3-year``, ``reserved, 3 years``, ``36 months``. ``None`` for
+    what is none of them."""
+    found = _LENGTH.fullmatch(text.strip().lower())
+    if found is None:
+        return None
+    months = {"one": 1, "three": 3}.get(found[1]) or int(found[1])
+    months *= 12 if found[2].startswith("y") else 1
+    return next((one for one in ASKED_TERMS if one == f"reserved-{months // 12}y" and months % 12 == 0), None)
 
 
 def _reference(term: Contract, currency: str) -> PriceList | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from inferplan.catalog.files import load
+from inferplan.errors import UnknownNameError
 from inferplan.spec import Field, Spec
-from inferplan.traffic.profile import Profile, read_profile, stated_profile
+from inferplan.traffic.profile import STEPS_HINT, Profile, read_profile, stated_profile
 from inferplan.units import Seconds
 
 
@@ -36,4 +37,9 @@ def load_profile(name: str) -> Profile:
         return read_profile(Path(name))
     if "=" in name and not name.lower().endswith((".yaml", ".yml")):
         return stated_profile(name)
-    return load("profiles", name, ProfileSpec).profile()
+    try:
+        return load("profiles", name, ProfileSpec).profile()
+    except UnknownNameError as error:
+        raise UnknownNameError(
+            error.what, because=error.because, hint=f"{error.hint}, a CSV, or {STEPS_HINT}"
+        ) from None

@@ -371,4 +371,5 @@ def write(report: Report, style: str, path: str | None = None) -> None:
         return
     save(path, pieces(report, style))
     if report.headline:
-        click.echo(f"{report.headline}\nwritten to {path}", err=True)
+        said = report.headline.replace(" FILE ", f" {shlex.quote(path)} ")  # of a command that reads it
+        click.echo(f"{said}\nwritten to {path}", err=True)

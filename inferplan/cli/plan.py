@@ -537,7 +537,8 @@ def plan_command(
     found = _planned(question, processes(jobs))
     if html:
         _write(found, html)
-    report = plan_report(found)
+    formed = any(click.get_current_context().params[name] for name in ("report_file", "style"))
+    report = plan_report(found, None if formed else command_line())
     if earlier is not None:
         from inferplan.reports.plan_against import cost_change, with_change
 

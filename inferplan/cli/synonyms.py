@@ -112,6 +112,11 @@ _ELSEWHERE = {
     "with limits: inferplan plan MODEL --gpu GPU --workload chat --rate 10, which prices a million tokens too",
     **{(name, "own"): "GPUs of your own are --gpu 4x-h100 here" for name in ("plan", "simulate", "report")},
     ("fit", "own"): "GPUs of your own are --have 4x-h100 here",
+    (
+        "compare",
+        "term",
+    ): "compare has no prices; what to buy on these terms: inferplan plan MODEL --workload chat --rate "
+    "10 --term reserved-3y",
     ("fleet", "sessions"): "agents on GPUs of one kind: inferplan plan MODEL --gpu 4x-h100 --sessions coding-agent "
     "--people 50 --ttft 1s --tpot 40ms",
     ("fit", "prompt"): "--context counts prompt and output together",
@@ -126,7 +131,6 @@ _BESIDE = {
     **dict.fromkeys(("ctx-size", "n-ctx"), ", of one request; llama.cpp's is shared by all slots"),
     **dict.fromkeys(("users", "num-users", "concurrent-users"), _PEOPLE),
     **dict.fromkeys((*_APART, "disaggregation"), " and --decode-replicas"),
-    **{name: f": --term {name if name in _LET[4:] else 'reserved'}; inferplan prices has the lengths" for name in _LET},
 }
 """What else a name may have meant."""
 _NO_OPTION = {
@@ -162,7 +166,8 @@ _SHOWN = 4
 
 def understood(command: click.Command, args: list[str]) -> tuple[list[str], list[str]]:
     """The words of a command with our names for those that mean the same, and the notes that say so."""
-    words, notes = list(args), list[str]()
+    words, notes = _on_terms(command, args)
+    args = list(words)
     end = words.index("--") if "--" in words else len(words)
     for place, word in enumerate(words[:end]):
         typed, equals, value = word.partition("=")
@@ -187,6 +192,40 @@ def understood(command: click.Command, args: list[str]) -> tuple[list[str], list
     return [word for word, was in zip(words, args, strict=True) if word or not was], notes
 
 
+def _on_terms(command: click.Command, args: list[str]) -> tuple[list[str], list[str]]:
+    """The words with terms as ``--term`` takes them, of ``--reserved 3y``, ``--term 3-year``, ``--spot``; and notes."""
+    words, notes, rest = list[str](), list[str](), list(args) if _has(command, "--term") else []
+    while rest and rest[0] != "--":
+        word, after = rest.pop(0), rest[:1]
+        typed, equals, value = word.partition("=")
+        of = [value] if equals else after
+        term, takes = _term(typed, *of) if typed[:2] == "--" and not _has(command, typed, "--term") else ("", False)
+        if not term or (equals and not takes):
+            words.append(word)
+            continue
+        rest = rest[1:] if takes and not equals else rest
+        if not term[0].isdigit():  # of a length that no list has, which is refused
+            notes.append(f"note: {' '.join([typed, *of[:takes]])} is --term {term} here")
+        words += ["--term", term]
+    return [*words, *rest] if _has(command, "--term") else args, notes
+
+
+def _term(typed: str, text: str = "") -> tuple[str, bool]:
+    """The term that an option asks for, empty where it is none, and whether the text behind it is a part of that."""
+    name = typed.removeprefix("--")
+    if name not in ("term", *_LET):
+        return "", False
+    from inferplan.catalog.price_lists import term_in_words
+
+    if name in _LET[-2:]:
+        return name, False
+    if (term := term_in_words(text)) is not None:
+        return term, True
+    if name == "term":
+        return "", False
+    return (text, True) if text[:1].isdigit() else ("reserved", False)
+
+
 def _formats(words: list[str]) -> list[str]:
     """Notes that say what short names of formats stand for."""
     given = [(*word.partition("=")[::2], after) for word, after in zip(words, [*words[1:], ""]) if word[:2] == "--"]
@@ -200,8 +239,10 @@ def _formats(words: list[str]) -> list[str]:
     return [f"note: {one.strip()} is {said}" for one, said in dict.fromkeys(found) if said]
 
 
-def _has(command: click.Command, typed: str) -> bool:
-    """Whether an option of a command is typed like that."""
+def _has(command: click.Command, typed: str, but: str = "") -> bool:
+    """Whether an option of a command, ``but`` for one, is typed like that."""
+    if typed == but:
+        return False
     options = (one for one in command.params if isinstance(one, click.Option) and not one.hidden)
     return any(typed in (*one.opts, *one.secondary_opts) for one in options)
 
@@ -224,7 +265,8 @@ def meant(name: str, command: click.Command, others: dict[str, click.Command], w
             return f"{argument} is an argument: write it without --{name}"
     for one in dict.fromkeys((*ours, name)):
         if (command.name, one) in _ELSEWHERE:
-            return _ELSEWHERE[command.name or "", one]
+            model = next((word for word in [*words][1:2] if word[:1] != "-"), "MODEL")
+            return _ELSEWHERE[command.name or "", one].replace("MODEL", model)
         having = [key for key, other in others.items() if _option(other, one) and (key, one) not in _OTHERWISE]
         if having:
             which = ", ".join(having[:_SHOWN]) + (" and others" if len(having) > _SHOWN else "")

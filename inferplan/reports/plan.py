@@ -64,8 +64,8 @@ BOTTLENECKS = {
 }
 
 
-def plan_report(plan: Plan) -> Report:
-    """One screen: the plan, what it costs, what else there is, and why not less."""
+def plan_report(plan: Plan, command: str | None = None) -> Report:
+    """One screen: the plan, what it costs, what else there is, and why not less. command: which asked for it."""
     tables = [summary_table(plan)]
     tables += [survival_table(plan)] if plan.best.survival is not None else []
     tables += [tiers_table(plan)] if plan.tiered else []
@@ -83,7 +83,7 @@ def plan_report(plan: Plan) -> Report:
         record=plan_record(plan),
         opening=[*filter(None, [served_line(plan)]), *opening(plan)],
         tables=tables,
-        notes=notes(plan),
+        notes=notes(plan, command),
         rows=rows,
         headline=answer(plan),
     )

@@ -19,7 +19,7 @@ from inferplan.estimate.structured import mask_filling
 from inferplan.estimate.support import FEWEST_SYSTEMS, too_few
 from inferplan.figures import Figure
 from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
-from inferplan.planning.demand import METRIC_NAMES, Demand, percentile_of, users_in_words
+from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
 from inferplan.planning.forms import forgone_of
 from inferplan.planning.option import Forgone, PlanOption
 from inferplan.planning.plan import Plan
@@ -28,6 +28,7 @@ from inferplan.reports.emit import cap_note
 from inferplan.reports.estimate import media_note
 from inferplan.reports.hosted import same_load
 from inferplan.reports.known_error import constants_of, late_tokens
+from inferplan.reports.plan_apart import apart_line
 from inferplan.reports.plan_figures import (
     CERTAIN,
     break_even_batch,
@@ -53,6 +54,7 @@ from inferplan.serving.session_results import SessionFigures
 from inferplan.traffic.reasoning import above_at_most
 from inferplan.units import HOURS_PER_MONTH, format_time
 
+_PLAN = "inferplan plan ..."
 _DRAWS = 1_000_000
 """Of which the longest are looked for."""
 
@@ -145,8 +147,8 @@ def forgone_form(plan: Plan) -> Forgone | None:
     return forgone_of(plan.option, [*(verified.option for verified in plan.alternatives), *plan.outranked])
 
 
-def notes(plan: Plan) -> list[str]:
-    """What the figures rest on, what would be cheaper, how to start it."""
+def notes(plan: Plan, command: str | None = None) -> list[str]:
+    """What the figures rest on, what would be cheaper, how to start it. command: which asked for the plan."""
     option = plan.option
     lines = [
         *tier_lines(plan),
@@ -177,7 +179,7 @@ def notes(plan: Plan) -> list[str]:
         search_line(plan),
         price_line(plan),
         *people_notes(plan),
-        start_line(plan),
+        start_line(plan, command),
         base_note(launch_of(plan)),
         cap_line(plan),
     ]
@@ -242,19 +244,20 @@ def _how_sure(plan: Plan, found: SessionFigures) -> str:
     return f"{what} and lies between {low} and {high} (95 % confidence)"
 
 
-def start_line(plan: Plan) -> str:
-    """How to start a replica; where it takes more than one command, or a checkpoint of another format, what to type."""
+def start_line(plan: Plan, command: str | None = None) -> str:
+    """How to start a replica; where it takes more than one command, or a checkpoint of another format, what to type.
+    command: which asked for the plan."""
     line, engine = launch_line(plan), plan.option.deployment.engine.name
     if line:
         return f"start each replica: {line}"
     if plan.option.deployment.model.encoder is not None:
         return "engine flags for an encoder-decoder are not supported (docs/encoder-decoders.md)"
-    words = f"start it: inferplan plan ... -o plan.json, then inferplan emit {engine} plan.json"
+    words = f"start it: {command or _PLAN} -o plan.json && inferplan emit {engine} plan.json"
     if named := _checkpoint(plan):
         return f"{words} {named}"
     if plan.option.pools:
-        return f"{words} prints the servers of both pools and their router"
-    return f"{words} prints the commands of its nodes, or why {engine} has none"
+        return f"{words} (prints the servers of both pools and their router)"
+    return f"{words} (prints the commands of its nodes, or why {engine} has none)"
 
 
 def _checkpoint(plan: Plan) -> str:
@@ -425,47 +428,6 @@ def native_line(plan: Plan) -> str:
 def times_the_cost(factor: float) -> str:
     """``", 1.25 times the cost"``; ``", at the same cost"`` where that is 1.00."""
     return ", at the same cost" if f"{factor:.2f}" == "1.00" else f", {factor:.2f} times the cost"
-
-
-def apart_line(plan: Plan) -> str:
-    """Beside a plan of one pool what two for prompts and decodes would cost; empty where they were not tried."""
-    if not plan.searched.structures_apart or plan.option.pools is not None:
-        return ""
-    if plan.apart is None:
-        return "prompts and decodes on separate pools: no tried option keeps the limits"
-    one = plan.best if plan.confidence == MIDDLE else plan.other
-    together = "" if one is None else f"; one pool: {money(one.option)}"
-    found = plan.apart
-    return (
-        f"prompts and decodes on separate pools: at least {money(found)} for {shape(found)} on {devices(found)}, TTFT "
-        f"{format_time(found.ttft, 3)}, TPOT {format_time(found.tpot, 3)} (closed form, if the prediction were right)"
-        f"{together}; {_tried_apart(found, plan.question.demand)}"
-    )
-
-
-def _tried_apart(found: PlanOption, demand: Demand) -> str:
-    """The command that simulates two pools; a part of it where the load has more than a rate and lengths."""
-    prefill, decode = found.pools or (1, 1)
-    pools = f"--prefill-replicas {prefill} --decode-replicas {decode}"
-    more = (
-        demand.trace,
-        demand.sessions,
-        demand.adapters,
-        demand.structured,
-        demand.rate is None,
-        demand.prefix.tokens,
-    )
-    if found.prompts is not None or any(more) or demand.classes or demand.prefix.turns > 1:
-        return f"simulate {pools} with this load tries them"
-    request, parallel = found.request, found.deployment.parallel
-    words = [f"inferplan simulate {request.model} --gpu {request.gpu}"]
-    words += [
-        f"--{name} {getattr(parallel, name)}" for name in ("tp", "pp", "ep", "dp", "cp") if getattr(parallel, name) > 1
-    ]
-    words += [f"--quant {request.quant}"] if request.quant else []
-    words += [f"--rate {(demand.rate or 0) / demand.samples:.4g}", f"--prompt {round(demand.prompt.average)}"]
-    words += [f"--output {round(demand.output.average)}", pools]
-    return f"try them: {' '.join(words)}"
 
 
 def unknown_line(plan: Plan) -> str:

@@ -52,7 +52,7 @@ class People:
     their own. turns: requests of a session. sessions_a_day: that each begins; ``None`` where all are in a session all
     through the hour. busy_hour: the share of them that begins in the busy hour. figures: those that the load
     rests on, with their sources. pause: the think time where it says how long a conversation takes, and nothing of the
-    load. usual: sessions a day by the workload where nobody asked for them.
+    load. usual: sessions a day by the workload where nobody asked for them. other: what else asks for such people.
     Raises ``UsageError`` for people who neither think nor begin sessions, and as :meth:`require_one_each`.
     """
 
@@ -64,6 +64,7 @@ class People:
     figures: tuple[PeopleFigure, ...] = ()
     pause: PeopleFigure | None = None
     usual: float | None = None
+    other: str = ""
 
     def __post_init__(self) -> None:
         if self.sessions_a_day is None and (self.think is None or not self.think.mean):
@@ -123,7 +124,7 @@ class People:
         """What an answer begins with: the load, and what it rests on. session: mean seconds of one, where it is known.
         most: the rate is a bound, of answers as fast as they can be."""
         unit = "answer" if _short(in_flight) == "1" else "answers"
-        begin = self.session_rate
+        begin, other = self.session_rate, [f"another answer: {self.other}"] if self.other else []
         bound = "at most " if most and begin is None else ""
         lines = [
             f"{self._who} = {bound}{_short(rate)} requests/s = {_short(in_flight)} {unit} in flight at the busy hour",
@@ -131,7 +132,7 @@ class People:
         ]
         if begin is None:
             usual = "" if self.usual is None else f"; for a head count: --sessions-a-day {self.usual:g}"
-            return [*lines, f"all of them are in a conversation for the whole hour{usual}"]
+            return [*lines, f"all of them are in a conversation for the whole hour{usual}", *other]
         share = f"{self.sessions_a_day:g} sessions per day x {self.busy_hour:g} of them in the busy hour"
         text = f"{begin:.3g} sessions begin per second = {self._who} x {share} / 3600 s"
         if session is None and self.think is not None and rate > 0:
@@ -141,7 +142,7 @@ class People:
             between = "" if self.pause is None else f" with {self.pause.said()}"
             text += f"; each takes {format_time(session, 3)}{between}, so {_short(at_once)} are in progress at a time"
             text += f" ({at_once / self.count:.2g} per person)"
-        return [*lines, text]
+        return [*lines, text, *other]
 
     @property
     def _who(self) -> str:

@@ -31,6 +31,7 @@ BIN = 300.0
 _MOST_STEPS = 100_000
 _MOST_RATE = 1e6
 _COLUMNS = "a CSV with the columns time (0, 3600 or 01:00) and rate (requests/s), and class where there are several"
+STEPS_HINT = "00:00=0.1,07:00=0.8: times of the day, requests/s"
 _CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)(?::([0-5]\d))?", re.ASCII)
 
 
@@ -55,15 +56,22 @@ class Profile:
             raise UsageError(f"a profile has 1 to {_MOST_STEPS:,} steps, each with a rate")
         edges = (*self.starts, self.end)
         if self.starts[0] != 0.0:
-            raise UsageError("a profile begins at 0", because=f"its first step is at {self.starts[0]:g} s")
+            because = f"its first step is at {self.starts[0]:g} s"
+            raise UsageError("a profile begins at 0", because=because, hint="a step at 00:00, such as 00:00=0.1")
         late = next((after for before, after in pairwise(edges) if not after > before), None)
         if late is not None:
-            raise UsageError(f"steps of a profile follow each other: {late:g} s is not after the one before it")
+            because = f"the step at {late:g} s is not after the one before it"
+            raise UsageError(
+                "steps of a profile follow each other", because=because, hint="each step once, by rising time"
+            )
         bad = next((rate for rate in self.rates if not 0 <= rate <= _MOST_RATE), None)
         if bad is not None:
-            raise UsageError(f"a rate is 0 to {_MOST_RATE:,.0f} requests/s, not {bad:g}")
+            raise UsageError(f"a rate is 0 to {_MOST_RATE:,.0f} requests/s, not {bad:g}", hint=STEPS_HINT)
         if not self.peak > 0:
-            raise UsageError(f"profile {self.name} has no requests at all")
+            because = "all its rates are 0"
+            raise UsageError(
+                f"profile {self.name} has no requests at all", because=because, hint="a rate above 0 in a step"
+            )
 
     @property
     def peak(self) -> float:
@@ -182,7 +190,10 @@ def profile_of(trace: Requests, name: str = "trace") -> Profile:
 
 def read_profile(path: Path) -> Profile:
     """The profile of a CSV file. Raises ``InputFileError`` that names the line."""
-    rows = _rows(path)
+    try:
+        rows = _rows(path)
+    except InputFileError as error:
+        raise InputFileError(error.what, because=error.because, hint=error.hint or _COLUMNS) from None
     if not rows:
         raise InputFileError(f"{path} is empty", hint=_COLUMNS)
     columns = [cell.strip().lower() for cell in rows[0][1]]
@@ -218,7 +229,7 @@ def read_profile(path: Path) -> Profile:
             source=str(path),
         )
     except UsageError as error:
-        raise InputFileError(f"{path} is not a load profile", because=error.what) from None
+        raise InputFileError(f"{path} is not a load profile", because=error.what, hint=_COLUMNS) from None
 
 
 def stated_profile(text: str) -> Profile:
@@ -228,16 +239,16 @@ def stated_profile(text: str) -> Profile:
     """
     starts, rates = [], []
     for part in parse_values(text):
-        time, _, rate = (word.strip() for word in part.partition("="))
+        time, equals, rate = (word.strip() for word in part.partition("="))
+        because = f"{time!r:.20} is no time of a day" if equals else "it has no rate"
         try:
             starts.append(_seconds(time))
-            rates.append(parse_number(rate))
-            if starts[-1] >= DAY:
+            if not 0 <= starts[-1] < DAY:
                 raise ValueError(time)
+            because = f"{rate!r:.20} is no number of requests/s" if equals else because
+            rates.append(parse_number(rate))
         except ValueError:
-            raise UsageError(
-                f"{part!r:.40} is no step of a profile", hint="00:00=0.1,07:00=0.8: times of the day, requests/s"
-            ) from None
+            raise UsageError(f"{part!r:.40} is no step of a profile", because=because, hint=STEPS_HINT) from None
     return Profile(name="as stated", starts=tuple(starts), rates=tuple(rates))
 
 

@@ -62,8 +62,6 @@ plan --request-latency = --e2e
 """Flags of vLLM (serve, bench serve), SGLang, TensorRT-LLM, llama.cpp, GuideLLM, AIPerf and genai-perf as their
 documentation writes them, and ours of the same meaning."""
 ANSWERED = """
-plan --reserved = --term
-cost --spot = --term
 plan --gpus = --gpu
 fit --num-gpus = --gpu
 plan --num-users = --in-flight
@@ -109,6 +107,36 @@ def test_what_means_the_same_is_taken_for_ours() -> None:
         assert understood(every[name], [f"{option}=8"]) == ([f"{ours}=8"], [said])
         assert understood(every[name], ["--", option]) == (["--", option], [])
     assert len(pairs(UNDERSTOOD)) >= 40
+
+
+TERMS = """
+--reserved 1y = --term reserved-1y
+--reserved 3y = --term reserved-3y
+--reserved=1-year = --term reserved-1y
+--reserved three-years = --term reserved-3y
+--reserved 36mo = --term reserved-3y
+--commitment 3yrs = --term reserved-3y
+--term 3-years = --term reserved-3y
+--term=12months = --term reserved-1y
+--spot = --term spot
+--on-demand = --term on-demand
+--reserved = --term reserved
+"""
+"""Ways to write what people buy, as clouds do: a reservation of one or three years, on demand, spot."""
+
+
+def test_terms_as_people_write_them() -> None:
+    every = commands()
+    for name in ("plan", "cost", "fleet", "day", "fit", "several"):
+        for line in TERMS.strip().splitlines():
+            typed, _, meant = line.partition(" = ")
+            words, notes = understood(every[name], ["x", *typed.split(), "--quant", "fp8"])
+            assert words == ["x", *meant.split(), "--quant", "fp8"], (name, typed)
+            assert notes == [f"note: {typed.replace('=', ' ')} is {meant} here"]
+        for line in ("--term reserved", "--term spot", "--spot=1", "--quant fp8 -- --reserved 3y"):
+            assert understood(every[name], ["x", *line.split()]) == (["x", *line.split()], [])
+    assert understood(every["cost"], ["x", "--reserved", "2y"]) == (["x", "--term", "2y"], [])  # which is refused
+    assert understood(every["compare"], ["x", "--reserved", "3y"])[0] == ["x", "--reserved", "3y"]  # no prices
 
 
 def test_pools_apart_are_not_promised_beside_one() -> None:

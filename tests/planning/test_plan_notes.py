@@ -560,7 +560,7 @@ def test_formats_and_their_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(chosen) == "quality in fp8: fp8 is good; the engine converts the released checkpoint"
     needs[0] = "fp8 weights"
     assert said(chosen) == "quality in fp8: fp8 is good"
-    start = "start it: inferplan plan ... -o plan.json, then inferplan emit vllm plan.json"
+    start = "start it: inferplan plan ... -o plan.json && inferplan emit vllm plan.json"
     monkeypatch.setattr(plan_notes, "launch_line", lambda plan: None)
     assert plan_notes.start_line(chosen) == f"{start} --checkpoint ORG/NAME (it must hold fp8 weights)"
     known = SimpleNamespace(checkpoint="org/own", shares={"MMLU": 0.99})
@@ -578,10 +578,10 @@ def test_formats_and_their_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(chosen) == "quality in fp8: fp8 is good"
     assert plan_notes.start_line(chosen) == f"{start} --checkpoint ORG/NAME (it must hold fp8 weights)"
     needs[0] = ""
-    assert plan_notes.start_line(chosen) == f"{start} prints the commands of its nodes, or why vllm has none"
+    assert plan_notes.start_line(chosen) == f"{start} (prints the commands of its nodes, or why vllm has none)"
     assert (
         plan_notes.start_line(plan(option(pools=(1, 1))))
-        == f"{start} prints the servers of both pools and their router"
+        == f"{start} (prints the servers of both pools and their router)"
     )
     monkeypatch.setattr(plan_notes, "launch_line", lambda plan: "vllm serve x")
     assert plan_notes.start_line(chosen) == "start each replica: vllm serve x"
@@ -763,7 +763,21 @@ def test_what_separate_pools_would_cost() -> None:
     dear = "prompts and decodes on separate pools: at least 9.00 USD/h for 2 prefill + 1 decode, each "
     found = {"best": verified(option(cost=4.0)), "searched": tried, "apart": apart}
     line = said(plan(**found, confidence=0.5))
-    assert line.startswith(dear) and ", TTFT 120 ms, TPOT 21.0 ms (closed form, if the prediction were right)" in line
-    whole = "--gpu h100-sxm --rate 33 --prompt 1000 --output 101 --prefill-replicas 2 --decode-replicas 1"
-    assert line.endswith(f"; one pool: 4.00 USD/h; try them: inferplan simulate llama-3.1-8b {whole}")
+    figures = ", TTFT 120 ms, TPOT 21.0 ms in the largest batch, 64 (closed form, if the prediction were right)"
+    assert line.startswith(dear) and figures in line
+    pools = "--prefill-replicas 2 --decode-replicas 1"
+    whole = f"--gpu h100-sxm --ideal --rate 33 --prompt 1000 --output 101 {pools}"
+    assert line.endswith(f"; one pool: 4.00 USD/h; simulate them: inferplan simulate llama-3.1-8b {whole}")
     assert "one pool" not in said(plan(**found, confidence=0.8))
+    spread = {
+        "prompt": Lengths(kind="lognormal", mean=1155, spread=0.96),
+        "output": Lengths(kind="gamma", mean=9, spread=2),
+    }
+    bursts = asked(demand=Demand(**spread, rate=2.5, arrivals="gamma", burstiness=0.5))
+    more = "--arrivals gamma --burstiness 0.5 --rate 2.5 --prompt lognormal:1155:0.96 --output gamma:9:2"
+    assert said(plan(**found, question=bursts)).endswith(f"--ideal {more} {pools}")
+    part = f"simulate {pools} with this load tries them"
+    turns = asked(demand=Demand(**LENGTHS, rate=2.5, prefix=SharedPrefix(turns=4, think=ThinkTime(mean=60.0))))
+    assert said(plan(**found, question=turns)).endswith(part)
+    found["apart"] = replace(apart, request=replace(REQUEST, prune="layers=4"))  # which no option there says
+    assert said(plan(**found)).endswith(part)

@@ -367,6 +367,21 @@ def test_a_device_without_a_price_is_refused_with_the_lists_and_terms_that_have_
         price_book(["aws-us-east-1"]).require("mi300x", 1)
 
 
+def test_a_reservation_of_a_length() -> None:
+    """Of aws-us-east-1: an H100 of p5.48xlarge is let for 23.777/8 an hour over three years, an L40S for 1.172 over one
+    and 0.804 over three; an H200 for days alone, so that its three years are those of rental-3-year, at 1.60. Nobody
+    on file lets an H100 for one year."""
+    three, one = price_book(term="reserved-3y"), price_book(term="reserved-1y")
+    assert three.bill("h100-sxm", 8, 1).per_hour == 23.777
+    assert (one.bill("l40s", 1, 1).per_hour, three.bill("l40s", 1, 1).per_hour) == (1.172, 0.804)
+    assert three.bill("h200-sxm", 1, 1).per_hour == 1.60
+    assert price_book(term="reserved").bill("h200-sxm", 8, 1).per_hour > 8 * 1.60  # of a provider, whatever its length
+    with pytest.raises(MissingFactError, match="reserved-1y") as refused:
+        one.bill("h100-sxm", 8, 1)
+    assert "--prices aws-us-east-1 --term reserved-3y" in refused.value.hint
+    assert one.remarks(["l40s"]) == three.remarks(["h200-sxm"]) == []  # nothing of other lengths
+
+
 @for_each("term", CONTRACTS)
 def test_every_term_has_a_list_to_start_with(term: str) -> None:
     assert price_book(term=term).gpus  # type: ignore[arg-type]
