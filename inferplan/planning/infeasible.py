@@ -36,7 +36,7 @@ REASONS = {
     **COUNTED,
     "disaggregated": "no two pools of that division keep the limits, in closed form",
     "drafts": "the draft model cannot be divided that way (tried without it)",
-    "unmeasured": "no constants on file: the bare roofline would flatter them",
+    "unmeasured": "never measured: times of an ideal device would make them look better than they are",
 }
 _HARDLY_MORE = 1.25
 """Of points that miss the limits by no more than so many times the least, the one that carries most is named."""
@@ -185,7 +185,9 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
         return InfeasibleError(what, because=because, hint="a lower --utilisation, or a larger --most")
     reserve = question.sizing.utilisation
     under = f" under {1 / reserve:.4g} times the load (--utilisation {reserve:g})" if reserve < 1 else ""
-    over = f"the simulated {percentile_of(slo)} of {_named(nearest)} is over{under}"
+    names = " and ".join(METRIC_NAMES[name] for name in factors)
+    limits = "exceeds its limit" if len(factors) == 1 else "exceed their limits"
+    over = f"the simulated {names} {percentile_of(slo)} of {_named(nearest)} {limits}{under}"
     hint = _relaxation(question, factors) if bounded else "a larger --most, a lower --utilisation, or another --gpu"
     if reserve < 1 and verify(tried.option, question, precision=SHOWN).meets(slo):
         hint = f"--utilisation 1, without a reserve: the load itself is served; or {hint}"

@@ -66,6 +66,12 @@ class Question:
         """The same question at another confidence."""
         return replace(self, sizing=replace(self.sizing, confidence=confidence))
 
+    @property
+    def confidences(self) -> list[float]:
+        """Those at which it is answered, one after another until one has an answer."""
+        own = self.sizing.confidence
+        return list(dict.fromkeys([own, own if self.sizing.insists else MIDDLE]))
+
     def with_owned_counted(self) -> Question:
         """The same, in hours of GPUs where all are owned and no list has a price of any
         (:meth:`inferplan.catalog.price_lists.PriceBook.counting`) and nothing else that costs money is asked for."""

@@ -124,11 +124,10 @@ def summary_table(plan: Plan) -> Table:
 
 
 def _confidence(plan: Plan) -> str:
-    """``"0.8 for each limit by itself; a miss of any under this load: 1% at most"``."""
+    """``"0.8 for each limit by itself; under this load the chance of missing any of them is at most 1%"``."""
     risk = ""
     if plan.miss is not None and plan.miss.chance < CERTAIN:
-        added = ", all added" if len(plan.miss.metrics) > 1 else ""
-        risk = f"; a miss of any under this load: {plan.miss.chance:.0%} at most{added}"
+        risk = f"; under this load the chance of missing any of them is at most {plan.miss.chance:.0%}"
     return f"{plan.confidence:g} for each limit by itself{risk}"
 
 
@@ -287,5 +286,5 @@ def rejections_table(plan: Plan) -> Table:
     """How many candidates each reason ruled out."""
     searched = plan.searched
     rows = [[REASONS[reason], f"{count:,}"] for reason, count in searched.rejections.counts.most_common()]
-    title = f"{searched.evaluated:,} candidates in {searched.structures} structures; ruled out, by first reason"
+    title = f"{searched.evaluated:,} candidates in {searched.structures:,} structures; ruled out, by first reason"
     return Table(title=title, columns=["reason", "candidates"], rows=rows, right=_RIGHT)

@@ -122,7 +122,9 @@ def error_unknown(plan: Plan) -> str:
     if not plan.has_confidences:
         return ""
     unkept = plan.unkept is not None
-    nothing = f"no option with a known error keeps the limits at a confidence of {USUAL:g}"
+    most = plan.question.sizing.max_cost
+    within = "" if most is None else f" for {plan.question.bound}"
+    nothing = f"no option with a known error keeps the limits at a confidence of {USUAL:g}{within}"
     if plan.supported:
         return (
             f"{nothing}{_too_late(plan)}. This plan keeps them if real times are no longer than predicted, which is an "
@@ -322,7 +324,7 @@ def cheaper_line(plan: Plan) -> str:
     checked = plan.cheaper_verified
     if checked is None:
         known = " with a known error" if plan.confidence > MIDDLE else ""
-        return f"this is the cheapest candidate{known}, even without the limits"
+        return f"no candidate{known} costs less, whatever the limits"
     option, factors = checked.option, relaxation(plan, checked)
     drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
     bare = " without cache tiers" if plan.option.tiers else ""
@@ -561,13 +563,13 @@ def search_line(plan: Plan) -> str:
     chosen = None if quants(plan.option) == "native" else quants(plan.option)
     text = f"formats tried: {', '.join(tried)} (--quant)"
     if chosen is not None:
-        text += f"; try your own questions on answers in {chosen}; --quant native leaves narrower formats out"
+        text += f"; check answers in {chosen} on prompts of your own; --quant native leaves narrower formats out"
     result = plan.best.result
     if result is not None and result.converged is False:
         count = result.counts["arrived"]
         text += f"; the quoted percentiles come from {count:,} requests and are known to no better than 3 %"
     if plan.unseen:
-        text += f"; {plan.unseen} structures that might be cheaper were not simulated (fewer --gpu or --quant)"
+        text += f"; {plan.unseen:,} structures that might be cheaper were not simulated (fewer --gpu or --quant)"
     return text
 
 
