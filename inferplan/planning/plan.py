@@ -55,7 +55,7 @@ WORTH = 0.05
 
 _BESIDE = (
     ("other", "measured", "curve"),
-    ("capacity", "sensitivity"),
+    ("capacity", "sensitivity", "in_proportion"),
     ("miss", "native", "unknown", "apart", "cheaper_verified", "measured_between"),
 )
 """What is worked out beside a plan, by what is asked together."""
@@ -179,7 +179,7 @@ class Chosen(Shown):
 
     @property
     def apart_at_least(self) -> PlanOption | None:
-        """The cheapest of two pools, for prompts and for decodes, in closed form, which is a lower bound. ``None`` where
+        """The cheapest of two pools, for prompts and for decodes, in closed form: a lower bound. ``None`` where
         none keeps the limits."""
         pools = (one for one in self.searched.options if one.pools is not None and one.cost)
         return min(pools, key=lambda one: one.cost or inf, default=None)
@@ -207,6 +207,20 @@ class Chosen(Shown):
         if own.option is None and other.option is None:
             return []
         return Curve(self.searched, self.question, self.known).steps([own, other])
+
+    @cached_property
+    def in_proportion(self) -> Verified | None:
+        """What would do were a limit on TTFT that was made for shorter prompts as much looser as these are longer;
+        ``None`` where it was not, where the load is the most, and where nothing keeps the limits."""
+        borrowed, slo = self.question.borrowed, self.question.slo
+        if borrowed is None or self.question.most:
+            return None
+        asked = self.question.at(self.confidence if self.unkept is None else USUAL)
+        asked = replace(asked, slo=replace(slo, ttft=borrowed.scaled), borrowed=None)
+        try:
+            return _at_a_confidence(asked, _Search(result=carried_again(self.searched, asked), steps=Steps())).best
+        except InfeasibleError:
+            return None
 
     @property
     def expected_cost(self) -> float:
@@ -471,12 +485,13 @@ def plan(question: Question, steps: Steps | None = None) -> Plan:
     steps.more(1)
     searched = without_unmeasured(search(question.space, question.stream, question.prices))
     steps.step()
-    if question.most:
-        return _largest(question, searched, steps)
     try:
+        if question.most:
+            return _largest(question, searched, steps)
         return _at_a_confidence(question, _Search(result=searched, steps=steps))
     except InfeasibleError as error:
-        raise _with_the_most(error, question, searched, steps) from None
+        told = error if question.most else _with_the_most(error, question, searched, steps)
+        raise _with_the_limit(told, question) from None
 
 
 def _at_a_confidence(question: Question, searched: _Search) -> Plan:
@@ -541,9 +556,7 @@ def _most(found: Carried, question: Question, searched: SearchResult, steps: Ste
     return best
 
 
-def _with_the_most(
-    error: InfeasibleError, question: Question, searched: SearchResult, steps: Steps
-) -> InfeasibleError:
+def _with_the_most(error: InfeasibleError, question: Question, searched: SearchResult, steps: Steps) -> InfeasibleError:
     """The error with what the GPUs there are, or a cost per hour, do carry; as it is where that has no bound, and where
     no load is small enough."""
     demand = question.demand
@@ -564,6 +577,15 @@ def _with_the_most(
     return InfeasibleError(
         error.what, because=f"{most}, {sure}; {error.because}", hint=f"{asks_for(demand, amount)}, or {error.hint}"
     )
+
+
+def _with_the_limit(error: InfeasibleError, question: Question) -> InfeasibleError:
+    """The error with whose limit it was, where that was made for shorter prompts."""
+    limit = question.borrowed
+    if limit is None:
+        return error
+    because = f"{limit.describe()}, which in proportion is {limit.option}; {error.because}"
+    return InfeasibleError(error.what, because=because, hint=error.hint)
 
 
 def _with_fewer_misses(found: Plan, searched: _Search) -> Plan:

@@ -84,7 +84,7 @@ def _service_notes(service: BatchCost) -> list[str]:
     if (api := service.asked.api) is not None:
         load, ttft = service.result.load, short_time(float(service.result.ttft))
         lines.append(
-            f"the break-even ignores latency limits: it is at batch {load.batch:,.0f}, with a TTFT of {ttft}; to compare "
+            f"the break-even ignores latency limits: batch {load.batch:,.0f}, with a TTFT of {ttft}; to compare "
             f"within limits: inferplan plan MODEL --rate 10 --api-price {api.input:g}/{api.output:g}"
         )
     held = service.held

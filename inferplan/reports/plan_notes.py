@@ -22,7 +22,7 @@ from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
 from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
 from inferplan.planning.forms import forgone_of
 from inferplan.planning.option import Forgone, PlanOption
-from inferplan.planning.plan import Plan
+from inferplan.planning.plan import WORTH, Plan
 from inferplan.planning.verify import TOO_SHORT, Verified
 from inferplan.reports.emit import cap_note
 from inferplan.reports.estimate import media_note
@@ -72,15 +72,33 @@ def answer(plan: Plan) -> str:
     bought = devices(option) + ("" if chosen == "native" else f" in {chosen}")
     text = f"{bought} at {dated_money(option)}"
     text += f" for {held}{_at_confidence(plan)}." if held else f", done in {option.hours or 0:,.1f} hours."
-    load, first = load_of_users(plan), opening(plan)[:1]
-    text += f" The load: {first[0] if first else plan.question.demand.loaded()}" * bool(first or load)
-    text += f": {load}." if load else "." * bool(first)
+    load, load_said = load_of_users(plan), opening(plan)[:1]
+    text += f" The load: {load_said[0] if load_said else plan.question.demand.loaded()}" * bool(load_said or load)
+    text += f": {load}." if load else "." * bool(load_said)
     api = [f"{figure.label}: {figure.shown}" for figure in beside_api(plan) if figure.label]
     lines = (
         *(quality_headline(plan), native_line(plan), confidence_line(plan), unknown_line(plan), *api),
         checkpoint_line(plan),
     )
-    return " ".join([*_sentences([error_unknown(plan), served_line(plan)]), text, *_sentences(lines)])
+    first = _sentences([limit_line(plan), error_unknown(plan), served_line(plan)])
+    return " ".join([*first, text, *_sentences(lines)])
+
+
+def limit_line(plan: Plan) -> str:
+    """What has to be said before all else: that nobody stated the limit on TTFT, which was made for much shorter
+    prompts, and what it costs; empty where it was stated, and where a looser one would cost no less."""
+    limit, found = plan.question.borrowed, plan.in_proportion
+    if limit is None:
+        return ""
+    if found is None:
+        return f"{limit.describe()}; in proportion it is {limit.option}; state --ttft to choose"
+    cost, own = found.option.cost or 0.0, plan.option.cost or 0.0
+    if cost > own * (1 - WORTH):
+        return ""
+    return (
+        f"{limit.describe()}; in proportion, with {limit.option}, a plan costs {money(found.option)} or less, not "
+        f"{money(plan.option)}; state --ttft to choose"
+    )
 
 
 def beside_api(plan: Plan) -> list[Figure]:
