@@ -45,6 +45,8 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
 from inferplan.fields import first_given, option_values, question_if_asked
+from inferplan.planning.asked import SizingAsked
+from inferplan.planning.confidence import MIDDLE, USUAL
 from inferplan.planning.day import (
     EVERY_POLICY,
     POLICIES,
@@ -92,7 +94,8 @@ load_options = option_group(
     click.option(
         "--profile",
         metavar="NAME",
-        help="Rates by time of day: a name, a CSV (time,rate[,class]), a YAML, or 00:00=0.1,07:00=2.",
+        help="Rates by time of day: a name (burstgpt-conv, azure-2024-conv), a CSV (time,rate[,class]), a YAML, or "
+        "00:00=0.1,07:00=2.",
     ),
     click.option(
         "--profile-from",
@@ -129,6 +132,7 @@ policy_options = option_group(
         default=0.8,
         help="Load per replica, as a share of its capacity [0.8].",
     ),
+    with_options(options_of(SizingAsked, "confidence")),
     click.option("--cold-start", metavar="TIME", help="From the order of a replica until it takes requests."),
     asks(StartAsked, LossesAsked, FailuresAsked, DayAsked),
     with_options(options_of(Options, "tiers")),
@@ -163,8 +167,8 @@ def day_command(
 
     Every policy serves the same requests. static runs the peak's replicas all day. scheduled follows the profile and
     starts replicas ahead of each step. reactive follows the rule of Kubernetes' autoscaler. The load per replica is
-    the largest rate within the limits, by simulation as predicted (plan keeps a confidence of 0.8), times
-    --utilisation. --replay serves the requests of a log, of hours to weeks; --vs adds other GPUs, divisions or
+    the largest rate within the limits at a confidence (--confidence, as in plan), by simulation, times --utilisation.
+    --replay serves the requests of a log, of hours to weeks; --vs adds other GPUs, divisions or
     routings.
 
     Example: inferplan day llama-3.1-8b --gpu l4 --profile 00:00=0.1,08:00=2,20:00=0.5 --workload chat --ttft 2s
@@ -244,7 +248,7 @@ def _load(values: dict[str, Any], deployment: Deployment) -> _Load:
 def _require_said(values: dict[str, Any], named: WorkloadSpec | None, deployment: Deployment) -> None:
     """Raise ``UsageError`` that names all that is missing of a day, where that is more than one thing."""
     traced = values["profile_from"] is not None
-    lacks = [] if traced or values["profile"] else [Lack("a profile of its load", "--profile azure-2023-conv")]
+    lacks = [] if traced or values["profile"] else [Lack("a profile of its load", "--profile burstgpt-conv --peak 2")]
     if not values["classes"]:
         lacks += lacks_of_load(deployment.model.name, values, named, traced)
     changing = set(option_values(DayAsked, values).get("policies", POLICIES)) != {"static"}
@@ -295,13 +299,24 @@ def _designs(
             space=Space(base=one, gpus=(one.gpu,), disaggregate=not one.flags.keeps_prompts_out),
             demand=load.demand,
             slo=load.slo,
-            sizing=Sizing(utilisation=values["utilisation"]),
+            sizing=_sizing(values, one),
             prices=prices.book,
         )
         question.prices.check([deployment.hardware.name])
         asked = replace(_asked(values, load, deployment), routing=routing)
         found.append(DayDesign(request=one, deployment=deployment, question=question, asked=asked, label=label))
     return found
+
+
+def _sizing(values: dict[str, Any], request: Request) -> Sizing:
+    """How replicas are counted, by the rule of a plan (:meth:`SizingAsked.sizing`)."""
+    confidence = values["confidence"]
+    usual = MIDDLE if request.ideal else USUAL
+    return Sizing(
+        utilisation=values["utilisation"],
+        confidence=usual if confidence is None else confidence,
+        insists=confidence is not None,
+    )
 
 
 def _routed(text: str) -> tuple[str, Routing | None]:
@@ -323,8 +338,8 @@ def _profile(values: dict[str, Any], trace: Requests | None, log: Log | None) ->
     if (values["profile"] is None) is not given:
         raise UsageError(
             "a day needs a profile of its load" + (", one alone" if given else ""),
-            hint="--profile 00:00=5,08:00=40,20:00=15, --profile day.csv, --profile-from TRACE, or an hour that "
-            "repeats (azure-2023-conv)",
+            hint="--profile burstgpt-conv --peak 2, --profile 00:00=5,08:00=40,20:00=15, --profile day.csv, or "
+            "--profile-from TRACE",
         )
     if trace is not None and values["workload"] is not None:
         raise UsageError(

@@ -28,16 +28,13 @@ from inferplan.features import require_together
 from inferplan.fields import Quantity, Real, Text, Topic, Whole, Words, ask, need, part
 from inferplan.lists import parse_values
 from inferplan.mapped import Spool, spool_for
-from inferplan.planning.confidence import USUAL
+from inferplan.planning.confidence import AS_PREDICTED
 from inferplan.planning.day_work import DayWork, work_of
 from inferplan.planning.demand import Demand, require_turns
-from inferplan.planning.design import MOST_LOADS, alone, carried_by
 from inferplan.planning.happened import Happened
-from inferplan.planning.miss import slow_at
 from inferplan.planning.paid import HOUR, Paid
 from inferplan.planning.processes import Progress, StoppedError, run_beside
 from inferplan.planning.question import Question
-from inferplan.planning.sizing import Simulations
 from inferplan.planning.turns import run_in_turns
 from inferplan.planning.verify import options_of
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule, require_some
@@ -324,20 +321,6 @@ class Day:
         edges = [(hour * HOUR, min((hour + 1) * HOUR, span)) for hour in range(ceil(span / HOUR))]
         return [(start, stop, self.policies[0].within(start, stop)) for start, stop in edges]
 
-    @cached_property
-    def usual(self) -> tuple[float, int] | None:
-        """What a replica carries at the confidence that is usual for a plan, and the replicas of the peak then: the day
-        is sized as predicted. ``None`` where no error is known, of several classes, and of a log, which takes long."""
-        question, option = self.question, self.work.design.option
-        if question.demand.classes or self.asked.replay is not None:
-            return None
-        slow = slow_at(option, question, USUAL)
-        if slow is None:
-            return None
-        rate = carried_by(replace(option, slow=slow), alone(option, question), Simulations(most=MOST_LOADS)).rate
-        peak = self.asked.profile.most(0.0, self.asked.span - _INSTANT)
-        return rate, int(question.sizing.replicas(peak, rate)) if rate else 0
-
     def needed(self, start: float, stop: float) -> int:
         """Replicas that the most of the load between two times takes."""
         return int(self.question.sizing.replicas(self.work.load.most(start, stop - _INSTANT), 1.0))
@@ -468,11 +451,11 @@ class DayDesign:
         spool: Spool | None,
         progress: Callable[[int], None] | None,
     ) -> SimulationResult:
-        """The day under one policy. spool: where its records are kept, if not in memory."""
+        """The day under one policy, on devices as predicted. spool: where its records are kept, if not in memory."""
         scaling = self.scaling(policy, work)
         asked = self.asked
         fleet = Fleet(routing=asked.routing, scaling=scaling, losses=asked.losses, failures=asked.failures)
-        options = options_of(work.design.option, self.question, fleet)
+        options = options_of(replace(work.design.option, slow=AS_PREDICTED), self.question, fleet)
         options = replace(options, progress=progress, tokens_timed=False, spool=spool)
         return simulate(self.deployment, requests, work.design.flags, options)
 

@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from inferplan.catalog.assemble import Request
+from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.support import lacking, too_few
+from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, Slowness, slowness
 from inferplan.planning.demand import lengths_of_classes, screened_by
 from inferplan.planning.design import Design, alone, best_point, design_at
 from inferplan.planning.question import Question
@@ -43,13 +46,14 @@ class MixCapacity:
 class DayWork:
     """What replicas carry of a day. load: the replicas that would be busy within the limits, over time. busiest: the
     mix of the step that takes most. apart: the largest share of requests in which a mix of the day differs from the one
-    that it is taken for.
+    that it is taken for. confidence: at which that is, of the devices; :data:`MIDDLE` as predicted.
     """
 
     mixes: tuple[MixCapacity, ...]
     busiest: MixCapacity
     load: Profile
     apart: float = 0.0
+    confidence: float = MIDDLE
 
     @property
     def design(self) -> Design:
@@ -71,13 +75,42 @@ def work_of(
     """What replicas carry of a profile; it has the rates of each class where the demand has classes. All are started
     with slots for the mix that takes most of them. tiers: below the cache of each device.
 
-    Raises ``InfeasibleError`` where a mix keeps its limits under no load.
+    Of devices as slow as the confidence of the question says; where that has no band, or no load is small enough then,
+    and nobody insists on it, as predicted. Raises ``InfeasibleError`` where a mix keeps its limits under no load.
     """
+    sizing = question.sizing
+    try:
+        return _work(request, deployment, question, profile, tiers)
+    except InfeasibleError:
+        if sizing.insists or sizing.confidence == MIDDLE:
+            raise
+    return _work(request, deployment, question.at(MIDDLE), profile, tiers)
+
+
+def _slowness(deployment: Deployment, question: Question) -> Slowness:
+    """How slow the devices are taken to be. Raises ``InfeasibleError`` where no error is known."""
+    confidence = question.sizing.confidence
+    found = slowness(deployment, question.demand.prompt.average, question.slo, confidence)
+    if found is None:
+        lacks = lacking(deployment, ())
+        raise InfeasibleError(
+            f"no day at a confidence of {confidence:g}: the error of {deployment.describe()} is not known",
+            because=too_few(lacks) if lacks else "no error is known of its kernels",
+            hint=f"--confidence {MIDDLE:g} (the prediction itself), or a --gpu, division and model that were measured",
+        )
+    return found
+
+
+def _work(
+    request: Request, deployment: Deployment, question: Question, profile: Profile, tiers: tuple[CacheTier, ...]
+) -> DayWork:
+    """The same at the confidence of the question."""
     classes, there = question.demand.classes, np.flatnonzero(np.array(profile.rates) > 0)
     shares = profile.shares[there] if classes else np.zeros((len(there), 0))
     chosen, near, apart = spread_mixes(shares, np.array([one.share for one in classes]))
     asked = [_of_mix(question, mix) for mix in shares[chosen]]
-    options = [replace(best_point(request, deployment, one), tiers=tiers) for one in asked]
+    slow = [_slowness(deployment, one) for one in asked]
+    options = [replace(best_point(request, deployment, *one), tiers=tiers) for one in zip(asked, slow)]
     loads = [alone(option, one) for option, one in zip(options, asked)]
     slots = max(slots_for(option, one.demand, one.sizing.utilisation) for option, one in zip(options, loads))
     mixes = tuple(
@@ -88,7 +121,8 @@ def work_of(
     weights[there] = [1 / mixes[mix].design.rate for mix in near]
     load = profile.weighted(weights)
     busiest = int(np.argmax(np.array(load.rates)[there]))
-    return DayWork(mixes=mixes, busiest=mixes[near[busiest]], load=load, apart=apart)
+    sure = MIDDLE if all(one == AS_PREDICTED for one in slow) else question.sizing.confidence
+    return DayWork(mixes=mixes, busiest=mixes[near[busiest]], load=load, apart=apart, confidence=sure)
 
 
 def spread_mixes(shares: Floats, mean: Floats, most: int = MOST_MIXES) -> tuple[list[int], Ints, float]:

@@ -11,6 +11,7 @@ from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate, without_cadence
+from inferplan.planning.confidence import AS_PREDICTED, Slowness, slow_grid
 from inferplan.planning.demand import METRIC_NAMES, Demand, limits_in_words
 from inferplan.planning.grid import axes_for, load_grid, longest_whole
 from inferplan.planning.machines import Size, size_of
@@ -98,17 +99,19 @@ def carried_by(option: PlanOption, question: Question, simulations: Simulations)
     return Design(option=option, flags=flags_of(option, question), rate=rate, broken=found.broken, requests=held)
 
 
-def best_point(request: Request, deployment: Deployment, question: Question) -> PlanOption:
+def best_point(
+    request: Request, deployment: Deployment, question: Question, slow: Slowness = AS_PREDICTED
+) -> PlanOption:
     """The batch with which one replica carries most within the limits, in closed form, under the token budget of its
-    engine. Raises ``InfeasibleError`` where none keeps them."""
+    engine. slow: of its devices. Raises ``InfeasibleError`` where none keeps them."""
     little, budget = question.stream.little, deployment.engine.defaults.tier(deployment.hardware).token_budget
     percentile = little.slo.percentile
     axes = axes_for(deployment, [budget], longest_whole(deployment, little.demand, percentile))
-    grid = load_grid(deployment, little.demand, percentile, axes)
+    grid = slow_grid(load_grid(deployment, little.demand, percentile, axes), slow, percentile)
     option = cheapest_point(PricedGrid(request, grid, None), little)
     if option is None:
         raise never(question, deployment)
-    return option.sized(1)
+    return replace(option.sized(1), slow=slow)
 
 
 def never(question: Question, deployment: Deployment) -> InfeasibleError:

@@ -49,6 +49,15 @@ _OPTIONS = {"e2el": "e2e", "answer_ttft": "answer-ttft", "session": "session-tim
 
 def infeasible(question: Question, searched: SearchResult, failed: list[Verified] | None = None) -> InfeasibleError:
     """The error that says so. failed: finalists that missed a limit in simulation, if the search got so far."""
+    found, prices = _infeasible(question, searched, failed), question.prices
+    if not prices.length:
+        return found
+    sold = f"prices of {prices.length} are on file of {', '.join(prices.gpus)} alone"
+    return InfeasibleError(found.what, because=f"{sold}; {found.because}", hint=f"--term reserved, or {found.hint}")
+
+
+def _infeasible(question: Question, searched: SearchResult, failed: list[Verified] | None) -> InfeasibleError:
+    """The same, whatever prices there are."""
     slo = question.slo
     asked = limits_in_words(slo, question.demand.classes)
     load = lengths_in_words(question.demand) if question.most else question.demand.describe()

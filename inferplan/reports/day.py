@@ -16,7 +16,7 @@ from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.deployment import parts_rest_on
 from inferplan.estimate.resting import Resting, outside_band
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
-from inferplan.planning.confidence import USUAL
+from inferplan.planning.confidence import MIDDLE, USUAL
 from inferplan.planning.day import Day, DayAsked, DayEnergy, PolicyDay, scattered
 from inferplan.planning.day_work import RARE
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
@@ -73,6 +73,8 @@ def day_report(day: Day, priced: Sequence[str] = ()) -> Report:
         "replica": {
             "requests_per_s": replica.rate,
             "breaks_first": replica.broken,
+            "confidence": day.work.confidence,
+            "step_times": replica.option.slow.step,
             "utilisation": day.question.sizing.utilisation,
             "requests_in_it": replica.requests,
             "max_num_seqs": replica.flags.max_num_seqs,
@@ -121,7 +123,8 @@ def _title(day: Day) -> str:
     slo, classes = day.question.slo, day.question.demand.classes
     limits = ", ".join(f"{NAMES[name]} {short_time(limit)}" for name, limit in slo.limits.items())
     asked = limits_in_words(slo, classes) if classes else f"{limits} at {percentile_of(slo)}"
-    return f"{day.work.design.deployment.describe()}: {_what(day)}, {asked}"
+    sure = f", replicas for a confidence of {day.work.confidence:g}" if day.work.confidence > MIDDLE else ""
+    return f"{day.work.design.deployment.describe()}: {_what(day)}, {asked}{sure}"
 
 
 def _what(day: Day) -> str:
@@ -259,13 +262,20 @@ def _served(day: Day) -> Served:
     return {"a replica": (day.work.design.deployment, float(np.mean(day.requests.prompt)))}
 
 
-def _as_predicted(day: Day) -> str:
-    """At which confidence replicas are counted, and how many a plan counts, which is more careful."""
-    said = f"replicas are counted as predicted; plan keeps the limits at a confidence of {USUAL:g}"
-    if day.usual is None:
-        return f"{said} where the error is known"
-    rate, peak = day.usual
-    return f"{said}: {rate:.3g} requests/s per replica, {peak:,} for the peak" if rate else f"{said}: no replica does"
+def _counted(day: Day) -> str:
+    """At which confidence replicas are counted, and that the figures are those of the prediction."""
+    asked, found, step = day.question.sizing.confidence, day.work.confidence, day.work.design.option.slow.step
+    if found > MIDDLE:
+        return (
+            f"replicas are counted at a confidence of {found:g}, as plan counts them: for steps x {step:.2f} of the "
+            "predicted ones; latencies and late requests are those of the prediction, and so are replicas with "
+            f"--confidence {MIDDLE:g}"
+        )
+    if asked == MIDDLE:
+        return f"replicas are counted as predicted; plan keeps a confidence of {USUAL:g} where the error is known"
+    return (
+        f"replicas are counted as predicted: at a confidence of {asked:g} none keeps the limits, or no error is known"
+    )
 
 
 def _scattered(day: Day) -> list[str]:
@@ -287,7 +297,7 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         f"{len(day.requests):,} requests in {asked.span / HOUR:.3g} h, of {np.mean(day.requests.prompt):,.0f} tokens "
         f"in and {np.mean(day.requests.output):,.0f} out on average, {_arrivals(day)}, the "
         f"same for every policy; {asked.routing} routing; used: requests, over the capacity of the replicas paid for",
-        _as_predicted(day),
+        _counted(day),
         *(mix_notes(day) if classes else []),
         *replay_notes(day),
         *_scattered(day),

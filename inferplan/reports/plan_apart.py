@@ -104,13 +104,13 @@ def _more(demand: Demand) -> bool:
 def _words(request: Request, deployment: Deployment) -> dict[str, str] | None:
     """Options that ask for a deployment, without dashes; ``None`` where they are more than where it runs, in which
     format and divided how."""
-    parallel, engine = deployment.parallel, request.engine
+    parallel = deployment.parallel
     asked = {name: getattr(request, name) for name in ("model", "gpu", "quant", "parallel", "engine", "ideal")}
     if request != Request(**asked) or parallel.spread_dense or parallel.redundant:
         return None
     found = {"gpu": request.gpu} | ({"quant": request.quant} if request.quant else {})
     found |= {name: str(getattr(parallel, name)) for name in _DEGREES if getattr(parallel, name) > 1}
-    return found if engine == "vllm" else found | {"engine": engine}
+    return found if request.engine == Request.engine else found | {"engine": request.engine}
 
 
 def _lengths(lengths: Lengths) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -335,11 +334,15 @@ def test_turns_that_a_router_scatters_are_sized_as_if_nothing_was_found(run: Run
     assert "--think-time 60s" in run(*words, "--turns", "8").err
 
 
-def test_a_day_says_how_many_replicas_a_plan_counts(run: Run) -> None:
-    """The day is sized as predicted; the replicas at the confidence of a plan are those that plan itself finds."""
+def test_a_day_counts_the_replicas_of_a_plan(run: Run) -> None:
+    """At the confidence of a plan where none is said, and at the one that is said."""
     load = ("llama-3.1-8b", "--gpu", "h100-sxm", "--workload", "chat", "--price", "h100-sxm=3")
-    stated = ("--profile", "00:00=40", "--duration", "2min", "--policy", "static")
-    shown = " ".join(run("day", *load, *stated).out.split())
-    said = re.search(r"confidence of 0.8: [\d.]+ requests/s per replica, (\d+) for", shown)
-    plan = run("plan", *load, "--quant", "native", "--tp", "1", "--rate", "40", "--format", "json").json["plan"]
-    assert said is not None and int(said[1]) == plan["replicas"] == 4
+    stated = ("--profile", "00:00=40", "--duration", "2min", "--policy", "static", "--format", "json")
+    one = (*load, "--quant", "native", "--tp", "1", "--rate", "40", "--format", "json")
+    for sure, said in ((0.8, ()), (0.5, ("--confidence", "0.5"))):
+        day, plan = run("day", *load, *stated, *said).json, run("plan", *one, *said).json["plan"]
+        assert day["replica"]["confidence"] == sure
+        assert day["policies"][0]["peak_replicas"] == plan["replicas"] == (4 if sure == 0.8 else 3)
+    unknown = ("llama-3.1-8b", "--gpu", "l4", "--workload", "chat", "--ttft", "2s", "--tpot", "120ms", *stated[:-2])
+    refused = run("day", *unknown, "--confidence", "0.8")
+    assert refused.code == 3 and "--confidence 0.5" in refused.err

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,74 @@ def test_how_many_people_a_gpu_and_a_budget_serve(run: Run) -> None:
         found.append(float(people.replace(",", "")))
         assert 60 <= found[-1] / float(rate) <= 66
     assert found[1] / found[0] == pytest.approx(5.0, rel=0.1)
+
+
+PRINTED = [
+    ("dense", "plan llama-3.1-8b --gpu h100 --workload chat --rate 10"),
+    ("MLA", "plan deepseek-v3 --gpu h200 --workload chat --rate 5 --draft mtp"),
+    ("two formats", "plan llama-3.1-70b --gpu h100 --workload rag --rate 20"),
+]
+
+
+@for_each(("question", "line"), PRINTED)
+def test_the_pools_that_a_plan_names_are_simulated_by_its_line(question: str, line: str, run: Run) -> None:
+    """With the lengths of the workload (configs/workloads: 1,155 and 211 tokens, log-normal; 4,096 and 512), the rate
+    that was asked for and the replicas that are named; pools that keep the limit on TPOT in the largest batch keep it
+    in a smaller one, within 10 %."""
+    said = run(*line.split())
+    found = re.search(
+        r"for (\d+) prefill.* \+ (\d+) decode.*TPOT ([\d.]+) ms .*simulate them: inferplan (.*)", said.out
+    )
+    assert found is not None, (question, said.out, said.err)
+    prefill, decode, tpot, words = int(found[1]), int(found[2]), float(found[3]), shlex.split(found[4])
+    ran = run(*words, "--format", "json").json
+    lengths = ("4096", "512") if "rag" in line else ("lognormal:1155:0.96", "lognormal:211:0.77")
+    assert (words[words.index("--prompt") + 1], words[words.index("--output") + 1]) == lengths
+    assert words[words.index("--rate") + 1] == line.partition("--rate ")[2].split()[0]
+    assert f"--prefill-replicas {prefill} --decode-replicas {decode}" in " ".join(words)
+    assert ran["tpot_s"]["p95"] < 1.1e-3 * tpot
+
+
+def test_a_plan_in_another_format_says_the_line_that_starts_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five people on one B200: in nvfp4, of whose checkpoint the line has the name."""
+    monkeypatch.chdir(tmp_path)
+    said = run("plan", "llama-3.1-70b", "--gpu", "b200", "--workload", "chat", "--people", "5")
+    (line,) = re.findall(r"start it: (.*) \(it must hold", said.out)
+    saved = ""
+    for command in line.split(" && "):
+        done = run(*shlex.split(command)[1:])
+        assert done.code == 0, done.err
+        saved += done.err
+    assert done.out.startswith("vllm serve RedHatAI/Llama-3.1-70B-Instruct-NVFP4")
+    assert "inferplan emit vllm plan.json --checkpoint RedHatAI/Llama-3.1-70B-Instruct-NVFP4" in saved
+
+
+ALONE = [
+    "llama-3.1-8b --gpu h100 --people 5",
+    "llama-3.1-8b --gpu h100 --loras 50",
+    "llama-3.1-8b --gpu h100 --survive 1",
+    "llama-3.1-8b --gpu h100 --reserved 3y",
+    "deepseek-v3 --gpu h200 --draft mtp",
+]
+
+
+@for_each("words", ALONE)
+def test_an_option_alone_is_answered_with_the_line_that_works(words: str, run: Run) -> None:
+    asked = run("plan", *words.split())
+    assert asked.code == 2
+    (line,) = re.findall(r"hint: inferplan (.*)", asked.err)
+    assert line.startswith(f"plan {words}") and "--workload chat" in line
+    assert run(*shlex.split(line)).code == 0
+
+
+def test_agents_of_two_files_say_of_each_other(run: Run) -> None:
+    """All 200 people of the workload work all through the hour; 200 x 25 x 0.15 / 3600 sessions begin each second."""
+    words = ("plan", "llama-3.1-8b", "--gpu", "h100", "--people", "200", "--quant", "fp8", "--tp", "1")
+    mean, grown = run(*words, "--workload", "agent"), run(*words, "--sessions", "coding-agent")
+    assert "another answer: --sessions coding-agent" in mean.out and "all of them" in mean.out
+    assert "another answer: --workload agent" in grown.out and "0.208 sessions begin per second" in grown.out
 
 
 def test_an_old_log_and_the_command_that_starts_its_plan(run: Run, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
+from inferplan.planning import day_work
+from inferplan.planning.confidence import Slowness
 from inferplan.planning.day import (
     Autoscaler,
     DayAsked,
@@ -20,6 +22,7 @@ from inferplan.planning.day import (
     scaling_of,
     simulate_day,
 )
+from inferplan.planning.day_work import work_of
 from inferplan.planning.demand import Demand, sharing
 from inferplan.planning.design import best_point, design_at
 from inferplan.planning.option import Sizing
@@ -169,6 +172,25 @@ def test_capacity_is_the_largest_rate_within_the_limits() -> None:
         late = {name: np.percentile(getattr(run, name), 95) / limit for name, limit in asked.slo.limits.items()}
         worst[factor] = inf if run.verdict == "overloaded" else max(late.values())
     assert worst[0.96] <= 1.0 < worst[1.06]
+
+
+def test_slower_devices_carry_less_by_the_law_of_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every second lasts 1.25 times as long, the same run keeps limits that are 1.25 times as long, at a rate
+    that is 1.25 times smaller. Capacities are bisected to 3 %."""
+    asked = question()
+    tight = Slo(percentile=asked.slo.percentile, **{name: one / 1.25 for name, one in asked.slo.limits.items()})
+    fast = work_of(REQUEST, assemble(REQUEST), replace(asked, slo=tight), FLAT)
+    monkeypatch.setattr(day_work, "slowness", lambda *given: Slowness(step=1.25))
+    at = replace(asked, sizing=replace(asked.sizing, confidence=0.8, insists=False))
+    slow = work_of(REQUEST, assemble(REQUEST), at, FLAT)
+    assert slow.design.rate == pytest.approx(fast.design.rate / 1.25, rel=0.04)
+    assert (slow.confidence, fast.confidence) == (0.8, 0.5)
+    monkeypatch.setattr(day_work, "slowness", lambda *given: None if given[3] > 0.5 else Slowness())
+    assert work_of(REQUEST, assemble(REQUEST), at, FLAT).confidence == 0.5  # as predicted, as nobody insists
+    real = replace(asked.space, base=replace(REQUEST, ideal=False))
+    insists = replace(asked, space=real, sizing=replace(asked.sizing, confidence=0.8))
+    with pytest.raises(InfeasibleError, match=r"at a confidence of 0\.8"):
+        work_of(REQUEST, assemble(REQUEST), insists, FLAT)
 
 
 def test_limits_that_nobody_keeps() -> None:
