@@ -162,6 +162,10 @@ class BorrowedLimit:
             f"{self.own:,.0f} tokens; these have {self.prompt:,.0f}"
         )
 
+    def choice(self) -> str:
+        """That, and what to state."""
+        return f"{self.describe()}; in proportion it is {self.option}; state --ttft to choose"
+
 
 def borrowed_limit(values: Mapping[str, Any], named: WorkloadSpec | None) -> BorrowedLimit | None:
     """The limit on TTFT that a workload states for much shorter prompts than those asked for; ``None`` where somebody

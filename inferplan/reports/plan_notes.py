@@ -91,7 +91,7 @@ def limit_line(plan: Plan) -> str:
     if limit is None:
         return ""
     if found is None:
-        return f"{limit.describe()}; in proportion it is {limit.option}; state --ttft to choose"
+        return limit.choice()
     cost, own = found.option.cost or 0.0, plan.option.cost or 0.0
     if cost > own * (1 - WORTH):
         return ""

@@ -11,7 +11,7 @@ import pytest
 
 from inferplan.answers.drafting import Drafting
 from inferplan.catalog.bills import Offer, Tariff
-from inferplan.catalog.workloads import BorrowedLimit
+from inferplan.catalog.workloads import BorrowedLimit, borrowed_limit, load_workload
 from inferplan.figures import Figure
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
@@ -821,3 +821,14 @@ def test_a_limit_made_for_shorter_prompts_is_said_first() -> None:
     )
     assert plan_notes.limit_line(plan(question=question, in_proportion=verified(option(cost=5.8)))) == ""
     assert plan_notes.limit_line(plan(in_proportion=verified(option(cost=2.0)))) == ""
+
+
+def test_whose_limit_is_made_for_shorter_prompts() -> None:
+    """rag has 500 ms for 4,096 tokens (configs/workloads/rag.yaml): more than 8,192 are much longer."""
+    rag, values = load_workload("rag"), {"prompt": "8193", "ttft": None, "slo": None}
+    found = borrowed_limit(values, rag)
+    assert found == BorrowedLimit(workload="rag", ttft=0.5, own=4096, prompt=8193)
+    for other in ({"prompt": "8192"}, {"prompt": None}, {"ttft": 0.5}, {"slo": "chat"}):
+        assert borrowed_limit({**values, **other}, rag) is None
+    assert borrowed_limit(values, None) is None
+    assert borrowed_limit(values, load_workload("reasoning")) is None  # it has no limits
