@@ -95,7 +95,8 @@ class DeployOptions(TypedDict, total=False):
     quant: formats of all roles, ``"fp8"``. roles: pairs of a tensor role and its format, which win over ``quant``.
     engine: the usual one unless given (llama.cpp for GGUF files and Apple's chips, else vLLM); ``"vllm@0.20"``.
     calibration: a file of constants; those of the GPU otherwise. ideal: without
-    fitted constants. memory: usable memory as text, ``"64GB"``. unfused_attention: scores go to memory and back.
+    fitted constants. memory: usable memory as text, ``"64GB"``. nvlink_bridge: whether NVLink bridges, which are sold
+    apart, join the cards. unfused_attention: scores go to memory and back.
     prune: what to cut from the model, ``"layers=24,d_ff=0.75"``. generation: fields of a diffusion model's generation.
     flags: what replaces the engine's defaults. expert_skew: how popularity of experts varies. anchor: a file
     of measured runs. media: what every request carries beside text. lora: adapters beside the model. offload: what lies
@@ -110,6 +111,7 @@ class DeployOptions(TypedDict, total=False):
     calibration: str | None
     ideal: bool
     memory: str | None
+    nvlink_bridge: bool
     unfused_attention: bool
     prune: str | None
     generation: tuple[tuple[str, int | bool], ...]
@@ -176,10 +178,11 @@ class FitOptions(PriceOptions, total=False):
     """What :func:`fit` takes by keyword: the fields of ``FitAsked`` and ``FitLoad``, and prices. users: requests in
     flight; with ``think_time`` each user sends the next one so much later than an answer, which takes ``answer_time``.
     people: those at work in the busy hour, with what ``workload`` says of them; with ``sessions`` those who begin them.
-    engine: the usual one of the GPU unless it is given.
+    engine: the usual one of the GPU unless it is given; of GPUs that you ``have``, the faster of several.
     """
 
     quant: str | None
+    quality: float | None
     tp: Count | None
     context: Count | None
     users: Count
@@ -433,9 +436,9 @@ def fit(
     model: str, gpu: str | None = None, *, have: str | None = None, **values: Unpack[FitOptions]
 ) -> Fits | Fitting | OwnedFits:
     """Which GPUs hold a model, how many, in which format, with how many requests; of one GPU, what holds it there; of
-    GPUs that you ``have`` (``"2x-a6000"``, ``"2x24GB"``) what all of them hold.
+    GPUs that you ``have`` (``"2x-a6000"``, ``"2x24GB"``) what all of them hold, and the time per token.
 
-    Memory alone. Raises ``InfeasibleError`` when nothing does.
+    Raises ``InfeasibleError`` when nothing does.
     """
     given = check_arguments(values, FitOptions, "fit has no")
     prices, model = _prices(given), read_argument("model", model, str)
@@ -494,8 +497,8 @@ def explain(
 def emit(target: str, what: Deployment | Plan | str | PathLike[str], **values: Unpack[EmitOptions]) -> Emitted:
     """What starts a deployment, a plan or the JSON file of a plan: ``str`` of it is a command, or Kubernetes objects.
 
-    target: ``"vllm"``, ``"sglang"``, ``"trtllm"``, ``"atom"``, ``"llama.cpp"`` or ``"k8s"``. Raises ``UsageError`` for
-    an engine that is not the deployment's own.
+    target: ``"vllm"``, ``"sglang"``, ``"trtllm"``, ``"atom"``, ``"llama.cpp"``, ``"ktransformers"`` or
+    ``"k8s"``. Raises ``UsageError`` for an engine that is not the deployment's own.
     """
     from inferplan.reports.emit import EmitAsked, launch_text
     from inferplan.reports.plan_file import planned_of, read_plan

@@ -71,12 +71,29 @@ def parse_quantity(value: Any, dimension: str) -> float:
     if unit not in known:
         problem = "has no unit" if not unit else f"has the unit {unit!r}, which is not one of {dimension}"
         raise ValueError(f"{value!r} {problem}; use one of: {examples}")
-    result = float(number.replace("_", "").replace(",", "")) * known[unit]
+    result = _without_groups(number, value) * known[unit]
     if not 0.0 <= result < float("inf"):
         raise ValueError(f"{value!r} must be zero or more, and finite")
     if dimension in _RATES and result < 1.0:
         raise ValueError(f"{value!r} is not a positive rate; leave the field out if the device lacks it")
     return result
+
+
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?", re.ASCII)
+
+
+def _without_groups(number: str, text: str) -> float:
+    """A number whose commas stand before thousands. Raises ``ValueError`` for one that may stand before decimals, as
+    in much of Europe: ``3,5`` does, and ``3,500`` may.
+    """
+    plain, decimal = number.replace(",", ""), text.replace(",", ".")
+    if "," in number and not _GROUPED.fullmatch(number):
+        raise ValueError(f"{text!r} has a comma that no three digits follow; write {decimal.strip()} with a point")
+    if number.count(",") == 1 and "." not in number:
+        raise ValueError(
+            f"{text!r} may be {text.replace(',', '').strip()} or {decimal.strip()}; write one without a comma"
+        )
+    return float(plain.replace("_", ""))
 
 
 def _quantity(dimension: str) -> BeforeValidator:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from inferplan.answers.fit import FitAsked
@@ -72,7 +74,7 @@ def test_what_two_cards_hold() -> None:
     bf16 70.55e9 weights x 2 B are more than 2 x 48 GB; an A6000 has no fp8 arithmetic, so that int8 is its eight bits.
     Those 68.4e9 weights of the layers and 2.1e9 of embedding and head in bf16 are 36.3 GB on each card.
     """
-    found = fit_owned("llama-3.1-70b", "2x-a6000", FitAsked(), price_book())
+    found = fit_owned("llama-3.1-70b", "2x-a6000", FitAsked(engine="vllm"), price_book())
     assert [(one.quant, one.fitting is not None) for one in found.options] == [
         ("native", False),
         ("int8", True),
@@ -109,13 +111,16 @@ def test_what_they_do_not_hold_is_infeasible() -> None:
     """70.55e9 weights in 4.16 bits are 36.7 GB, and the embedding and head in 16 bits 4.2 GB more: 40.9 of the 44 GB
     that an engine takes of 2 x 24 GB, without activations and a cache."""
     with pytest.raises(InfeasibleError, match=r"2x24GB do not hold .* 1 request of 8,192 tokens") as refused:
-        fit_owned("llama-3.1-70b", "2x24GB", FitAsked(), price_book())
+        fit_owned("llama-3.1-70b", "2x24GB", FitAsked(engine="vllm"), price_book())
     assert "w4a16: holds 0 of 1 requests" in refused.value.because  # others are 0.6 GB short of the weights
     # 8,192 tokens of 327,680 bytes are 2.7 of the 3.1 GB that are left, 4,096 half of it.
-    assert "--context 4096 (in w4a16), or --engine llama.cpp (in q4_k_m)" in refused.value.hint
+    own = "inferplan fit llama-3.1-70b --have 2x24GB --engine"
+    assert f"shorter requests, in w4a16: {own} vllm --context 4096\n" in refused.value.hint
+    assert f"llama.cpp in q4_k_m: {own} llama.cpp\n" in refused.value.hint
     with pytest.raises(InfeasibleError) as crowded:  # 16 GB of weights, 1.07 GB a request: some 50 requests fit
-        fit_owned("llama-3.1-8b", "1x-h100", FitAsked(users=2000), price_book())
-    assert crowded.value.hint == "less --in-flight, or inferplan fit llama-3.1-8b"
+        fit_owned("llama-3.1-8b", "1x-h100", FitAsked(users=2000, quant="native"), price_book())
+    fewer = re.search(r"fewer requests at once: inferplan fit .* --in-flight (\d+)", crowded.value.hint)
+    assert fewer is not None and 45 < int(fewer[1]) < 60
     with pytest.raises(UsageError, match="nosuch"):
         fit_owned("llama-3.1-8b", "2x24GB", FitAsked(quant="nosuch"), price_book())
     with pytest.raises(UsageError, match="does not divide 3"):

@@ -536,6 +536,6 @@ def test_equals_the_reference_table(shared: Path) -> None:
         if row["scaleup_uni_bytes_per_s"] and spec.name not in RATE_WITHOUT_DOMAIN:
             domain = DOMAIN_FROM_ELSEWHERE.get(spec.name) or int(row["scaleup_domain"].split()[0])
             rate = float(row["scaleup_uni_bytes_per_s"])
-            if (domain, rate) not in [(link.domain, link.bandwidth) for link in spec.links]:
+            if (domain, rate) not in [(link.domain, link.bandwidth) for link in (*spec.links, spec.bridge) if link]:
                 wrong.append(f"{spec.name}: no link joins {domain} at {rate}")
     assert wrong == []

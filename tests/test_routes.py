@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from math import comb
 
@@ -55,7 +56,10 @@ def test_a_group_over_nodes_has_two() -> None:
 
 
 def test_bridged_pairs_in_a_host_in_a_cluster_are_three_levels() -> None:
-    assert levels("a100-80gb-pcie", 32) == [
+    """A bridge is sold apart: without one all eight cards of a host talk over PCIe."""
+    assert levels("a100-80gb-pcie", 32) == [("PCIe", 8.0, 31e9), ("scale-out", 4.0, 25e9)]
+    found = load_hardware("a100-80gb-pcie").bridged.levels(32, 32)
+    assert [(one.link.name.split()[0], one.size, one.bandwidth) for one in found] == [
         ("NVLink", 2.0, 300e9), ("PCIe", 4.0, 31e9), ("scale-out", 4.0, 25e9)
     ]  # fmt: skip
 
@@ -321,3 +325,20 @@ def test_deepep_v2_is_above_the_bound(gpu: str, nodes: int, dispatch: float, com
     for rate, fmt in ((dispatch, FP8), (combine, BF16)):
         counted_bytes = 8192 * 7168 * fmt.width * domains * chance_reached(256, 8, 1 / domains)
         assert 0.6 < ideal(exchange(nodes=nodes, tokens=8192.0, format=fmt), gpu) / (counted_bytes / rate) < 1.0
+
+
+def test_an_nvlink_bridge_is_priced_where_it_is_asked_for() -> None:
+    """NVIDIA GA102 white paper: 4 links x 14.0625 GB/s = 56.25 GB/s in each direction; PCIe 4.0 x16: 31 GB/s. Two ranks
+    of a ring send (2 - 1) x 2 / 2 of the message each: 2 MB take 2e6 / 31e9 = 64.5 us, and 35.56 us over a bridge."""
+    card = load_hardware("rtx-3090")
+    message = collective("all_reduce", 2, 1e6)
+    assert ideal(message, "rtx-3090") == pytest.approx(64.5e-6, rel=1e-3)
+    assert float(price(message, card.bridged, IDEAL).time) == pytest.approx(35.56e-6, rel=1e-3)
+
+
+def test_the_estimate_says_whether_the_cards_have_bridges() -> None:
+    asked = Request(model="llama-3.1-8b", gpu="h100-pcie", parallel=Parallelism(tp=2))
+    sold, fitted = assemble(asked), assemble(replace(asked, nvlink_bridge=True))
+    assert sold.hardware.bridge_line(2).startswith("network: PCIe 5.0 x16; with NVLink bridges")
+    assert sold.hardware.bridge_line(1) == load_hardware("h100-sxm").bridge_line(8) == ""
+    assert fitted.hardware.bridge_line(2) == "network: with NVLink bridges (300.0 GB/s, 2 cards), which are sold apart"

@@ -35,6 +35,22 @@ def test_what_is_no_quantity_is_refused(bad: object) -> None:
         parse_quantity(bad, "bytes")
 
 
+@for_each(
+    ("text", "meant"),
+    [("2,5s", ["2.5s"]), ("20,55 s", ["20.55 s"]), ("1,2345s", ["1.2345s"]), ("2,500s", ["2500s", "2.500s"])],
+)
+def test_a_comma_that_may_stand_before_decimals_is_not_read(text: str, meant: list[str]) -> None:
+    """Much of Europe writes 2,5 s for two seconds and a half, and 2.500 s for 2500."""
+    with pytest.raises(ValueError, match="comma") as refused:
+        parse_quantity(text, "seconds")
+    assert all(one in str(refused.value) for one in meant)
+
+
+def test_commas_before_thousands_are_read() -> None:
+    assert parse_quantity("1,234,567 B", "bytes") == 1_234_567
+    assert parse_quantity("1,234.5 GB", "bytes") == 1_234.5e9
+
+
 def test_people_read_decimal_prefixes() -> None:
     assert format_bytes(85020639232.0) == "85.02 GB"
     assert format_bytes(999.96e6) == "1.000 GB"

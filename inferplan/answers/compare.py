@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inferplan.catalog.assemble import Deployed
+from inferplan.catalog.quality import share_kept
 from inferplan.errors import InfeasibleError, InferplanError, NotFiniteError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
@@ -57,6 +59,15 @@ class Candidate:
         """TTFT of one request on an idle server, its prompt cut as the engine cuts it; ``None`` where not known."""
         first = None if self.estimate is None else served_first_token(self.estimate)
         return None if first is None else float(np.max(first.at_server))
+
+    @property
+    def kept(self) -> tuple[float | None, str]:
+        """What its format keeps of published scores, and in words; of formats by role nothing is published."""
+        made = None if self.estimate is None else self.estimate.deployment
+        if not isinstance(made, Deployed):
+            return None, "-"
+        roles = any(role != "kv" for role, _ in made.request.roles)
+        return (None, "none published") if roles else share_kept(made.model, made.request.quant)
 
     def metrics(self) -> dict[str, float]:
         """The figures that are compared, by their JSON keys; empty when refused."""
@@ -156,7 +167,11 @@ class Comparison(Shown):
         """One flat record a candidate: figures, ratios, reason."""
         rows: list[dict[str, Any]] = []
         for candidate in self.candidates:
-            row: dict[str, Any] = {"candidate": candidate.label, **candidate.metrics()}
+            row: dict[str, Any] = {
+                "candidate": candidate.label,
+                **candidate.metrics(),
+                "quality_kept": candidate.kept[0],
+            }
             row |= {f"{name}_ratio": value for name, value in self.ratios(candidate).items()}
             for phase in ("prefill", "decode"):
                 row |= {f"{phase}_{name}_s": value for name, value in candidate.resources(phase).items()}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
+from shlex import quote
 from typing import Any
 
 import numpy as np
 
 from inferplan.catalog.assemble import (
+    NATIVE,
     Request,
     assemble,
     default_quants,
@@ -24,6 +26,7 @@ from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.people import PeopleAsked
 from inferplan.catalog.price_lists import PriceBook
+from inferplan.catalog.quality import QUALITY, left_out, require_kept
 from inferplan.catalog.sessions import load_sessions, people_of, sample_of
 from inferplan.catalog.workloads import load_workload
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
@@ -31,7 +34,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import sides_error
 from inferplan.fields import Quantity, Text, Whole, ask, part
-from inferplan.models.spec import ModelSpec
+from inferplan.models.spec import ModelSpec, longer_than
 from inferplan.shown import Shown
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP, People, PeopleFigure
@@ -81,6 +84,10 @@ class FitOption:
     """Bytes of each GPU that the load lacks, where it is memory that it lacks."""
     bill: Bill | None = None
     """What one replica costs; ``None`` without a price."""
+    tpot: float | None = None
+    """Predicted seconds per token with the requests that are held, each at its full length; ``None`` if not asked."""
+    basis: str = ""
+    """What the constants of that rest on."""
 
     @property
     def devices(self) -> int:
@@ -107,7 +114,7 @@ def bill_of(fitting: Fitting, prices: PriceBook) -> Bill | None:
 def candidates(model: ModelSpec, named: str, asked: FitAsked) -> list[Request]:
     """Every accelerator on file in each of :func:`quants_tried`. named: the model as it was typed."""
     requests = (replace(asked.request(named, gpu), memory=None) for gpu in names("hardware"))
-    return [replace(one, quant=quant) for one in requests for quant in quants_tried(one, model)]
+    return [replace(one, quant=quant) for one in requests for quant in quants_tried(asked, one, model)]
 
 
 def everywhere(requests: Iterable[Request], asked: FitAsked, tokens: int, prices: PriceBook) -> Iterator[FitOption]:
@@ -117,7 +124,10 @@ def everywhere(requests: Iterable[Request], asked: FitAsked, tokens: int, prices
     """
     least, most = asked.tp or 1, asked.tp or asked.most
     for request in requests:
-        gpu, quant = request.gpu, request.quant or "native"
+        gpu, quant = request.gpu, request.quant or NATIVE
+        if low := asked.too_low(request):
+            yield FitOption(gpu=gpu, quant=quant, reason=low)
+            continue
         try:
             if asked.tp is not None:
                 load_engine(request.engine).require_division(Parallelism(tp=asked.tp), gpu)
@@ -221,7 +231,7 @@ def asked_context(model: ModelSpec, tokens: int | None) -> int:
         raise UsageError(
             f"{tokens:,} tokens are more than {model.name} can attend to",
             because=f"its context is {limit:,} tokens",
-            hint=f"--context {limit}, or a model with a longer context",
+            hint=f"--context {limit}, or {longer_than(model, tokens)}",
         )
     return tokens
 
@@ -242,6 +252,7 @@ class FitAsked:
         "Formats [native; without --gpu, or with a number of GPUs, also the narrower ones that run there].",
         None,
     )
+    quality: float | None = field(default=None, metadata=QUALITY)
     tp: int | None = ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].", None)
     context: int | None = ask("--context", Whole(), "Tokens per request, prompt and output [8192].", None)
     users: int = ask(
@@ -322,10 +333,15 @@ class FitAsked:
         """The limit on the memory of all GPUs together, in words; empty without one."""
         return f" with at most {self.memory} together" if self.memory else ""
 
-    def request(self, model: str, gpu: str) -> Request:
-        """The deployment to look at; memory needs no constants."""
+    def too_low(self, request: Request) -> str:
+        """Why ``quality`` leaves the format of a request out; empty for one that is tried."""
+        low = left_out(load_model(request.model), [request.quant], self.quality)
+        return "".join(f"keeps too little for --quality {self.quality:g} ({said})" for said in low.values())
+
+    def request(self, model: str, gpu: str, engine: str = "") -> Request:
+        """The deployment to look at; memory needs no constants. engine: instead of the usual one."""
         own = {name: getattr(self, name) for name in ("quant", "memory", "lora", "offload")}
-        engine = self.engine or usual_engine(model, gpu)
+        engine = engine or self.engine or usual_engine(model, gpu)
         return Request(model=model, gpu=gpu, engine=engine, ideal=True, **own)
 
 
@@ -389,9 +405,9 @@ class Fits(Shown):
         return [option for option in self.options if option.fitting is not None]
 
 
-def quants_tried(request: Request, model: ModelSpec) -> tuple[str | None, ...]:
+def quants_tried(asked: FitAsked, request: Request, model: ModelSpec) -> tuple[str | None, ...]:
     """The format that was asked for, else those of :func:`inferplan.catalog.assemble.default_quants`."""
-    if request.quant:
+    if asked.quant:
         return (request.quant,)
     return default_quants(model, load_hardware(request.gpu), load_engine(request.engine))
 
@@ -408,7 +424,8 @@ def requests_in_words(count: int, tokens: int) -> str:
 
 
 def require_format(asked: FitAsked, model: ModelSpec, gpu: str) -> None:
-    """Raise ``UsageError`` for a format that there is not, or that the model cannot have."""
+    """Raise ``UsageError`` for a format that there is not, that the model cannot have, or that keeps too little."""
+    require_kept(model, [asked.quant] if asked.quant else [], asked.quality)
     if asked.quant:
         precision_of(asked.request(model.name, gpu), model, load_hardware(gpu))
 
@@ -450,17 +467,28 @@ def fit_everywhere(
     return Fits(model=spec, asked=asked, context=tokens, options=options, term=prices.term)
 
 
-def _such_as(request: Request, model: ModelSpec) -> str:
-    """The narrower formats that device and engine run, the widest first: ``" such as fp8 or w4a16"``."""
+def _would_fit(request: Request, model: ModelSpec, tokens: int, asked: FitAsked) -> Iterator[str]:
+    """What would fit on such devices: a format, or a shorter context, each tried; and what says what fits where."""
     named = default_quants(model, load_hardware(request.gpu), load_engine(request.engine))
-    narrower = [quant for quant in named if quant not in (None, request.quant)]
-    return f" such as {' or '.join(map(str, narrower))}" if narrower else ""
+    others = [replace(request, quant=quant) for quant in named if quant not in (None, request.quant)]
+
+    def fits(one: Request, context: int = tokens) -> bool:
+        return not isinstance(fewest_devices(one, context, asked.held, asked.most), str)
+
+    held = [one.quant for one in others if not asked.too_low(one) and fits(one)]
+    if held:
+        yield f"--quant {' or '.join(map(str, held))}"
+    elif fits(request, tokens // 2):
+        yield f"--context {tokens // 2}"
+    yield f"what one holds: inferplan fit {request.model} --have {quote(f'1x-{request.gpu}')}"
+    yield f"GPUs that hold it: inferplan fit {request.model}"
 
 
 def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
     """One accelerator: on how many of it a model fits. Raises ``InfeasibleError`` when it does not."""
     spec, hardware = load_model(model), load_hardware(gpu)
     prices.check([hardware.name])
+    require_kept(spec, [asked.quant] if asked.quant else [], asked.quality)
     tokens, users, request = asked_context(spec, asked.context), asked.held, asked.request(model, gpu)
     if asked.tp or asked.offload.computes:
         deployment = assemble(replace(request, parallel=Parallelism(tp=asked.tp or 1)))
@@ -469,11 +497,11 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
         if isinstance(found, str):
             footprint_at(assemble(request), tokens).max_batch()  # what one device lacks has a hint of its own
             joined = max((link.domain or asked.most + 1 for link in hardware.links), default=1)
+            more = ["a larger --most"] if asked.most < joined else []
             raise InfeasibleError(
                 f"{spec.name} with {requests_in_words(users, tokens)} does not fit on {hardware.name}",
                 because=found,
-                hint=("a larger --most, " if asked.most < joined else "")
-                + f"a narrower --quant{_such_as(request, spec)}, or a shorter --context",
+                hint="; ".join([*more, *_would_fit(request, spec, tokens, asked)]),
             )
         deployment = found.deployment
     footprint = footprint_at(deployment, tokens)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from inferplan.answers.division import best_division
 from inferplan.answers.fit import FitAsked, FitOption, asked_context, quants_tried
-from inferplan.answers.fit_owned import best_division
 from inferplan.catalog.assemble import native_precision
 from inferplan.catalog.counted import Counted, devices_meant
 from inferplan.catalog.files import load_hardware, load_model, names
@@ -115,7 +115,7 @@ def _first_that_fits(spec: ModelSpec, have: Counted, asked: FitAsked, prices: Pr
     option = FitOption(gpu=have.gpu, quant="native", reason="no format")
     try:
         tokens = asked_context(spec, asked.context)
-        for quant in quants_tried(request, spec):
+        for quant in quants_tried(asked, request, spec):
             option = best_division(have, request, quant, (tokens, asked, prices))
             if option.fitting is not None:
                 return option

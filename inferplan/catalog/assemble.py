@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inferplan.catalog.backends import Backends, with_backends
-from inferplan.catalog.calibrations import load_calibration, release_dates
+from inferplan.catalog.calibrations import load_calibration, own_kernels, release_dates
 from inferplan.catalog.counted import counted
 from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, spec_of, validate
 from inferplan.catalog.filters import with_filters
@@ -47,7 +47,8 @@ class Request:
     calibration: a file; ``None`` takes the hardware's own when there is one. anchor: a file of measured runs of this
     system. media: what every request carries beside text. lora: adapters beside the model. offload: what of the model
     lies in host memory. host: seconds of a host of one's own. power_cap: watts of each device. sampling: what requests
-    sample with, ``top-k,top-p``. memory: usable memory as text, for devices whose reading is not on file. prune: axes
+    sample with, ``top-k,top-p``. memory: usable memory as text, for devices whose reading is not on file.
+    nvlink_bridge: whether bridges, which are sold apart, join the cards. prune: axes
     to cut, ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that differ from its YAML.
     """
 
@@ -83,6 +84,9 @@ class Request:
         "Usable memory per device, such as 64GB, at most what it is sold with; the size on the box of a Mac.",
         None,
         metavar="SIZE",
+    )
+    nvlink_bridge: bool = ask(
+        "--nvlink-bridge", Switch(), "The cards have NVLink bridges, which are sold apart [joined by PCIe].", False
     )
     unfused_attention: bool = ask(
         "--unfused-attention",
@@ -221,6 +225,12 @@ def usual_engine(model: str, gpu: str) -> str:
     specs = (load("engines", name, EngineSpec) for name in names("engines"))
     usual = (one for one in specs if vendor in one.usual_for.vendors or model.endswith(tuple(one.usual_for.suffixes)))
     return next((one.name for one in usual), "vllm")
+
+
+def engines_beside(hardware: HardwareSpec) -> tuple[str, ...]:
+    """Engines that are tried beside the usual one where somebody asks what their GPUs hold."""
+    specs = (load("engines", name, EngineSpec) for name in names("engines"))
+    return tuple(one.name for one in specs if hardware.segment in one.usual_for.beside)
 
 
 def usual_engines(models: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
@@ -461,6 +471,8 @@ def assemble(
         _require_pages(model)
     if request.memory:
         hardware = with_memory(hardware, request.memory)
+    if request.nvlink_bridge:
+        hardware = hardware.bridged
     if request.expert_skew is not None:
         require_experts(model, "--expert-skew")
     if any(role == "experts" for role, _ in request.flags.backends):
@@ -489,6 +501,15 @@ def assemble(
     return with_host_memory(request, deployment, model_loader, hardware_loader)
 
 
+def bridges(request: Request, gpus: Sequence[str]) -> dict[str, bool]:
+    """Whether each of several GPUs has the NVLink bridge that is asked for. Raises ``MissingFactError`` where none is
+    sold for any of them."""
+    found = {gpu: request.nvlink_bridge and load_hardware(gpu).bridge is not None for gpu in gpus}
+    if request.nvlink_bridge and not any(found.values()):
+        _ = load_hardware(gpus[0]).bridged
+    return found
+
+
 def with_host_memory(
     request: Request,
     deployment: Deployment,
@@ -500,14 +521,22 @@ def with_host_memory(
         return deployment
 
     def on_host(name: str) -> Deployment:
-        there = replace(request, gpu=name, memory=None, calibration=None, anchor=None, offload=OffloadAsked())
-        there = replace(there, power_cap=None, sampling=None, host=HostTimes())
+        there = replace(request, gpu=counted(name).gpu, memory=None, calibration=None, anchor=None)
+        there = replace(
+            there, nvlink_bridge=False, power_cap=None, sampling=None, host=HostTimes(), offload=OffloadAsked()
+        )
+        own = own_kernels(host_hardware(name), request.engine.partition("@")[0])
+        if own is not None and own.flop:  # its kernels widen what they read
+            roles = {**dict(request.roles), "activations": "bf16"}
+            there = replace(there, roles=tuple(roles.items()))
         there = replace(there, parallel=Parallelism())
-        return assemble(there, model_loader, host_hardware)
+        return assemble(there, model_loader, lambda _: host_hardware(name))
 
     def host_hardware(name: str) -> HardwareSpec:
-        memory = request.offload.host_memory
-        return with_memory(hardware_loader(name), memory, "--host-memory") if memory else hardware_loader(name)
+        (sockets, bare), memory = counted(name), request.offload.host_memory
+        one = hardware_loader(bare)
+        host = one if sockets in (None, 1) else one.joined(sockets)
+        return with_memory(host, memory, "--host-memory") if memory else host
 
     return with_offload(deployment, request.offload, on_host, host_hardware)
 

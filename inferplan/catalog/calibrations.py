@@ -11,6 +11,7 @@ from inferplan.catalog.file_cache import read_cached
 from inferplan.catalog.files import config_root, load, load_hardware, names, read_yaml, spec_of, validate
 from inferplan.catalog.overlay import is_run, overlaid
 from inferplan.devices.constants import (
+    ANY,
     IDEAL,
     SHARED,
     Calibration,
@@ -69,10 +70,24 @@ def _on_file(hardware: HardwareSpec, engine: str) -> Calibration:
     own = own_kernels(hardware, name)
     if own is not None and constants_file(own) == file:
         found = _beside_class(found.for_vendor(hardware.vendor), hardware, name)
-        return found if own.reads is None else found.reading(own.reads, own.reads_experts)
+        found = found if own.reads is None else found.reading(own.reads, own.experts_of(hardware))
+        return _computing(found, own.flop, hardware)
     if _of_another(found, hardware):
         return _carried(found, hardware, name)
     return _of_engine(found.for_vendor(hardware.vendor), name)
+
+
+def _computing(found: Calibration, flop: dict[str, float], hardware: HardwareSpec) -> Calibration:
+    """The constants where kernels of experts in such formats compute so many FLOP of a core and cycle, of inputs in 16
+    bits."""
+    cycles = hardware.core_cycles
+    if not flop or cycles is None:
+        return found
+    experts = dict(found.constants["grouped_matmul"])
+    for name, each in flop.items():
+        share = min(each * cycles / hardware.peak_of("bf16"), 1.0)
+        experts[f"{name}xbf16"] = experts[ANY].model_copy(update={"math": share, "source": ""})
+    return found.model_copy(update={"constants": found.constants | {"grouped_matmul": experts}})
 
 
 def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:

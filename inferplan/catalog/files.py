@@ -23,7 +23,7 @@ from inferplan.errors import (
     UsageError,
 )
 from inferplan.files import LARGEST_SPEC, read_text
-from inferplan.models.spec import ModelSpec
+from inferplan.models.spec import YARN, ModelSpec, with_yarn
 from inferplan.spec import Spec
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ def load_model(name: str) -> ModelSpec:
     """A model by name, alias or path; a config, a checkpoint folder, a GGUF file or a hub id is imported."""
     try:
         path = find("models", name)
-    except UnknownNameError:
+    except (UnknownNameError, InputFileError):
         return _elsewhere(name)
     if path.is_dir() or path.suffix in (".json", ".gguf"):
         return _import_path(path).model
@@ -325,9 +325,12 @@ def _from_yaml(path: Path) -> ModelSpec:
 
 
 def _elsewhere(name: str) -> ModelSpec:
-    """A model whose name is not on file: from the hub, or a quantised sibling of one that is."""
+    """A model whose name is not on file: one that is, with its longer context; from the hub; or a quantised sibling of
+    one that is."""
     from inferplan.catalog.siblings import sibling
 
+    if name.lower().endswith(YARN) and (base := _on_file(name[: -len(YARN)])) is not None:
+        return _stretched(base)
     try:
         if not _HUB_ID.fullmatch(name):
             find("models", name)  # raises
@@ -339,10 +342,20 @@ def _elsewhere(name: str) -> ModelSpec:
         return found
 
 
+def _stretched(model: ModelSpec) -> ModelSpec:
+    """A model with the longer context of its card. Raises ``UnknownNameError`` where none is on file."""
+    if (found := with_yarn(model)) is not None:
+        return found
+    raise UnknownNameError(
+        f"no longer context of {model.name} by YaRN is on file",
+        hint=f"a YAML with derive: {{from: {model.name}}} and yarn: {{context, factor, original, theta, source}}",
+    )
+
+
 def _on_file(name: str) -> ModelSpec | None:
     try:
         return load_model(str(find("models", name)))
-    except UnknownNameError:
+    except (UnknownNameError, InputFileError):
         return None
 
 
@@ -363,10 +376,10 @@ def _from_hub(name: str) -> ModelSpec:
 
 _OWN = (
     *("name", "aliases", "source", "made_from", "licence", "notes", "vocab", "max_context", "tied", "towers", "native"),
-    *("generation", "published", "instruct_checkpoint"),
+    *("yarn", "generation", "published", "instruct_checkpoint"),
 )
 """What a derived model may say of itself; the rest is its base's."""
-_NOT_OF_A_BASE = ("aliases", "made_from", "licence", "published", "drafts", "instruct_checkpoint")
+_NOT_OF_A_BASE = ("aliases", "made_from", "licence", "yarn", "published", "drafts", "instruct_checkpoint")
 """What a derived model does not take from its base."""
 
 

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from inferplan.catalog.calibrations import own_kernels
+from inferplan.devices.engine import OwnKernels
 from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.errors import InfeasibleError, MissingFactError, UsageError
 from inferplan.estimate.deployment import Deployment, Offload, Streamed
@@ -17,7 +19,7 @@ from inferplan.units import format_bytes, parse_number, parse_quantity
 
 MOST_GIB = 4096
 """GiB of a host that can lie beside one GPU."""
-_HOST = need("--host", Text(), "The host that holds the rest of the model: a CPU (inferplan gpus) or a path to a YAML.")
+_HOST = need("--host", Text(), "The host that holds the rest: a CPU (inferplan gpus; 2x-NAME: two sockets) or a YAML.")
 _MEMORY = need("--host-memory", Text(), "Usable memory of the host per replica, such as 384GB.", "SIZE")
 _LINK = need(
     "--host-link", Text(), "Bandwidth of the link to the host, in one direction, such as 63GB/s [on file].", "RATE"
@@ -42,7 +44,7 @@ class OffloadAsked:
     cpu_moe_layers: int = ask(
         "--cpu-moe-layers",
         Whole(0),
-        "llama.cpp -ncmoe: the host computes the routed experts of this many first layers.",
+        "llama.cpp -ncmoe, or ktransformers: the host computes the routed experts of this many first layers.",
         0,
         shown=True,
     )
@@ -82,7 +84,7 @@ class OffloadsTried:
     cpu_moe_layers: tuple[int, ...] = ask(
         "--cpu-moe-layers",
         Text(parse_copies),
-        "llama.cpp -ncmoe: experts of this many layers on the host, each number compared with none.",
+        "llama.cpp -ncmoe, or ktransformers: experts of this many layers on the host, each compared with none.",
         (),
         metavar="COUNTS",
     )
@@ -125,7 +127,8 @@ def _gib(text: str) -> float:
     return size
 
 
-_EXAMPLE = "core-i9-14900k"
+EXAMPLE_HOST = "core-i9-14900k"
+"""A host for hints, with 128 GB: a usual one at home."""
 _NOTHING = (
     "no option places weights on the host",
     "--host, --host-memory and --host-link only describe the host",
@@ -145,15 +148,15 @@ def with_offload(
     if asked.cpu_offload_gb:
         return _with_streamed(deployment, asked, host_hardware)
     if not asked.computes:
-        placed = f"--cpu-moe-layers {layers}" if deployment.model.has_experts else f"--gpu-layers {layers // 2}"
-        where = f"--host {asked.host or _EXAMPLE} --host-memory {asked.host_memory or '128GB'}"
-        raise UsageError(
-            *_NOTHING, f"--engine llama.cpp {placed} {where}, or vLLM's --cpu-offload-gb (docs/offload.md)"
-        )
+        experts, engine = deployment.model.has_experts, deployment.engine
+        placed = f"--cpu-moe-layers {layers}" if experts else f"--gpu-layers {layers // 2}"
+        name = engine.name if engine.experts_alone and experts else "llama.cpp"
+        where = f"--host {asked.host or EXAMPLE_HOST} --host-memory {asked.host_memory or '128GB'}"
+        raise UsageError(*_NOTHING, f"--engine {name} {placed} {where}, or vLLM's --cpu-offload-gb (docs/offload.md)")
     if not deployment.engine.computes_on_host:
         raise UsageError(
             f"{deployment.engine.describe()} computes no layers on the host, as far as modelled",
-            hint="--engine llama.cpp, or leave --gpu-layers and --cpu-moe-layers out",
+            hint="--engine llama.cpp or ktransformers, or leave --gpu-layers and --cpu-moe-layers out",
         )
     if asked.cpu_moe_layers:
         require_experts(deployment.model, "--cpu-moe-layers")
@@ -164,11 +167,42 @@ def with_offload(
         if asked.host is not None:
             host_hardware(asked.host)  # it holds nothing, and is a host all the same
         return deployment
-    named = _named(asked)
-    host = on_host(named)
+    host = on_host(_named(asked))
     _require_size(host.hardware)
-    found = Offload(host=host, link=_link(deployment, asked), experts=asked.cpu_moe_layers)
+    own = _own(host, asked)
+    waits = own.waits if host.calibration.basis != "roofline" else 0.0
+    found = Offload(host=host, link=_link(deployment, asked), experts=asked.cpu_moe_layers, waits=waits)
     return replace(deployment, offload=found.keeping(here))
+
+
+def _own(host: Deployment, asked: OffloadAsked) -> OwnKernels:
+    """The engine's kernels on a host. Raises ``UsageError`` for what nobody has measured of them."""
+    engine, hardware = host.engine, host.hardware
+    own = own_kernels(hardware, engine.name)
+    if own is None:
+        raise UsageError(
+            f"what {engine.describe()} reads of the memory of {hardware.name} is not known",
+            because="no share of such sockets and memory is on file (docs/offload.md#ktransformers-and-two-sockets)",
+            hint="one socket, or --engine ktransformers with two",
+        )
+    if engine.experts_alone and asked.gpu_layers is not None:
+        raise UsageError(f"{engine.name} computes experts alone on the host", hint="leave --gpu-layers out")
+    if not own.flop:
+        return own
+    name = host.precision.experts.name
+    if name not in own.flop:
+        raise UsageError(
+            f"how fast {engine.name} multiplies by experts in {name} on a host is not on file",
+            because=f"formats with published rates: {', '.join(own.flop)}",
+            hint="--experts q4_k, or --engine llama.cpp",
+        )
+    if hardware.core_cycles is None:
+        raise MissingFactError(
+            f"cores and base clock of {hardware.name} are not on file",
+            because="kernels of experts are priced by FLOP of a core and cycle",
+            hint="units and derivation.bf16 in a copy of its hardware YAML, or another --host",
+        )
+    return own
 
 
 def _named(asked: OffloadAsked) -> str:

@@ -4,20 +4,33 @@ them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import takewhile
 from typing import Self
 
+from inferplan.catalog.assemble import NATIVE, native_precision
 from inferplan.catalog.files import config_root, load_model, on_file, spec_of
+from inferplan.errors import UsageError
+from inferplan.fields import SHARE, need
 from inferplan.models.spec import ModelSpec
 from inferplan.spec import Spec, model_validator
+from inferplan.work.formats import parse_precision
 
 _REPOSITORY = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)")
 CAUTION_BELOW = 0.97
 """A checkpoint that keeps less than this share of any published score is one to be careful with."""
 _SHOWN = 3
 """Benchmarks of a headline at most, those with the lowest shares."""
+
+
+QUALITY = need(
+    "--quality",
+    SHARE,
+    "Leave out narrower formats that keep less than this share of any published score, or have none.",
+    "SHARE",
+)
+"""How the least share of every published score that a narrower format keeps is asked for."""
 
 
 class QuantisedCheckpoint(Spec):
@@ -122,12 +135,55 @@ def published(model: ModelSpec, quant: str) -> QuantisedCheckpoint | None:
     return found if found is not None and found.shares else None
 
 
-def below(model: ModelSpec, quant: str, share: float) -> str:
-    """Why a format does not keep that share of every published score; empty where it does."""
-    found = published(model, quant)
-    if found is None or found.lowest is None:
-        return "nothing published"
-    return found.lowest_in_words if found.lowest < share else ""
+def is_own(model: ModelSpec, quant: str | None) -> bool:
+    """Whether a format is that of the checkpoint itself, whose answers are the original's; ``None`` is, and native."""
+    if quant in (None, NATIVE):
+        return True
+    try:
+        return parse_precision(quant, frozenset(), model.native.base) == native_precision(model)
+    except UsageError:  # of a GGUF file, or of none
+        return False
+
+
+def share_kept(model: ModelSpec, quant: str | None) -> tuple[float | None, str]:
+    """The lowest share of a published score that a format keeps, and the same in words: ``"97.4% of OpenLLM v2"``."""
+    if is_own(model, quant):
+        return 1.0, "the checkpoint's own"
+    found = published(model, quant or "")
+    return (None, "none published") if found is None else (found.lowest, found.lowest_in_words)
+
+
+def left_out(model: ModelSpec, quants: Iterable[str | None], share: float | None) -> dict[str, str]:
+    """The formats that keep less than a share of any published score, or have none, each with that reason."""
+    found = {}
+    for quant in quants if share is not None else ():
+        lowest, said = share_kept(model, quant)
+        if share is not None and quant is not None and (lowest is None or lowest < share):
+            found[quant] = said
+    return found
+
+
+def require_kept(model: ModelSpec, quants: Iterable[str | None], share: float | None) -> None:
+    """Raise ``UsageError`` for what is no share, and where none of the formats that somebody names keeps it."""
+    if share is None:
+        return
+    SHARE.require(QUALITY["option"].name, share)
+    named = dict.fromkeys(quants)
+    low = left_out(model, named, share)
+    if named and len(low) == len(named):
+        raise UsageError(
+            f"no format of --quant keeps --quality {share:g}",
+            because=", ".join(f"{quant}: {said}" for quant, said in low.items()),
+            hint="--quant native, or leave --quant or --quality out",
+        )
+
+
+def floor_line(model: ModelSpec, quants: Iterable[str | None], share: float | None) -> str:
+    """Which formats a least share leaves out, and why; empty without one."""
+    if share is None:
+        return ""
+    low = ", ".join(f"{quant} ({said})" for quant, said in left_out(model, quants, share).items())
+    return f"--quality {share:g} leaves out {low or 'no format'}"
 
 
 def sister(model: ModelSpec, quant: str) -> QuantisedCheckpoint | None:

@@ -20,7 +20,7 @@ from inferplan.cli.options import report_options
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UnknownNameError, UsageError
 from inferplan.figures import Figure, record, side_by_side, text
-from inferplan.models.spec import ModelSpec
+from inferplan.models.spec import YARN, ModelSpec
 from inferplan.reports.cost import price_record
 from inferplan.reports.price_update import updated_report
 from inferplan.table import Report, Table
@@ -346,6 +346,7 @@ def hardware_record(spec: HardwareSpec) -> dict[str, Any]:
         "bandwidth_bytes_per_s": spec.memory.bandwidth,
         "peak_flop_per_s": spec.peak,
         "links": [{"name": x.name, "domain": x.domain, "bandwidth_bytes_per_s": x.bandwidth} for x in spec.links],
+        "bridge_bytes_per_s": None if spec.bridge is None else spec.bridge.bandwidth,
         "devices_per_node": spec.node,
         "power_w": spec.power,
     }
@@ -385,7 +386,9 @@ def _context(spec: ModelSpec) -> str:
     if not spec.max_context:
         return "not stated"
     if spec.encoder is None or spec.encoder.max_context is None:
-        return f"{spec.max_context:,} tokens"
+        yarn = spec.yarn if spec.yarn and not spec.yarn.used else None
+        longer = f"; {yarn.context:,} by YaRN, as {yarn.source} has it: {spec.name}{YARN}" if yarn else ""
+        return f"{spec.max_context:,} tokens{longer}"
     read = spec.encoder.max_context
     return f"{read:,} tokens read, {spec.max_context - read:,} written"
 
@@ -416,6 +419,13 @@ def _hardware(spec: HardwareSpec) -> Report:
         *(
             [f"link {link.name}", f"{format_quantity(link.bandwidth, 'B/s')}, joins {link.domain or 'any number'}"]
             for link in spec.links
+        ),
+        *(
+            [
+                f"{link.name}, sold apart",
+                f"{format_quantity(link.bandwidth, 'B/s')}, joins {link.domain} (--nvlink-bridge)",
+            ]
+            for link in filter(None, [spec.bridge])
         ),
         ["devices per node", f"{spec.node}" if spec.node else "not on file"],
         ["power", f"{spec.power:.0f} W" if spec.power else "not on file"],

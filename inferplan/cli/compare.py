@@ -8,7 +8,7 @@ from dataclasses import replace
 import click
 
 from inferplan.answers.compare import compare
-from inferplan.catalog.assemble import Request, assemble, require_precision
+from inferplan.catalog.assemble import Request, assemble_with_request, bridges, require_precision
 from inferplan.cli.candidates import changed, labels_of, split_names
 from inferplan.cli.declared import gets
 from inferplan.cli.layers import Layered
@@ -53,7 +53,7 @@ def compare_command(request: Request, others: tuple[str, ...], batch: BatchAsked
     deployments: list[Deployment | InferplanError] = []
     for one in requests:
         try:
-            deployments.append(assemble(one))
+            deployments.append(assemble_with_request(one))
         except UnknownNameError:  # a misspelt name is an error here, not a candidate without figures
             raise
         except InferplanError as error:
@@ -67,5 +67,8 @@ without(compare_command, "block_size")  # no figure here is rounded to pages
 def _requests(request: Request, others: tuple[str, ...]) -> list[Request]:
     quants: list[str | None] = [*split_names(request.quant)] or [None]
     grid = itertools.product(split_names(request.model), split_names(request.gpu), quants)
-    requests = [replace(request, model=model, gpu=gpu, quant=quant) for model, gpu, quant in grid]
+    bridged = bridges(request, split_names(request.gpu))
+    requests = [
+        replace(request, model=model, gpu=gpu, quant=quant, nvlink_bridge=bridged[gpu]) for model, gpu, quant in grid
+    ]
     return requests + [changed(requests[0], text) for text in others]

@@ -33,18 +33,18 @@ from inferplan.table import Report
     metavar="GPUS",
     help="GPUs that you have: 2x-a6000, or 2x24GB for every GPU on file with that memory.",
 )
-@engine_option("Engine and version: vllm, vllm@0.20, sglang, trtllm, atom, llama.cpp, none.")
+@engine_option("Engine and version: vllm, vllm@0.20, sglang, trtllm, atom, llama.cpp, ktransformers, none.")
 @asks(FitLoad, FitAsked)
 @gets(prices=PricesAsked)
 @report_options
 def fit_command(gpu: str | None, have: str | None, **values: Any) -> Report:
     """Which GPUs hold MODEL, in which format, with what context and how many requests; or which models run on GPUs.
 
-    Only memory is counted, not speed. First come the cheapest GPU per format and the one with the most requests for
-    the money, then one line per GPU, the cheapest first. With --gpu the answer is one screen, with the two lines that
-    vLLM would log. With a number of GPUs (--gpu 2x-a6000, --have 2x24GB) the answer is what they hold together, by
-    format. Prices are for the instances that hold one replica. Without MODEL, --have says which models on file run
-    there.
+    Memory is counted. First come the cheapest GPU per format and the one with the most requests for the money, then
+    one line per GPU, the cheapest first. With --gpu the answer is one screen, with the two lines that vLLM would log.
+    With a number of GPUs (--gpu 2x-a6000, --have 2x24GB) the answer is what they hold together, by format, with the
+    predicted time per token. Prices are for the instances that hold one replica. Without MODEL, --have says which
+    models on file run there.
 
     Example: inferplan fit llama-3.1-70b --context 32k --in-flight 8
     """

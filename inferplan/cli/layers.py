@@ -45,7 +45,8 @@ GROUPS: dict[str, Group] = {
     ),
     "parallel": Group(
         "Parallelism",
-        "pp dp ep cp division aggregated redundant-experts spread-dense expert-skew two-batch-overlap designs",
+        "pp dp ep cp division aggregated redundant-experts spread-dense expert-skew two-batch-overlap nvlink-bridge "
+        "designs",
     ),
     "formats": Group("Number formats", "weights activations kv experts embedding head quantised quality"),
     "engine": Group(

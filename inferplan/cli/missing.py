@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -31,17 +32,33 @@ class Lack(NamedTuple):
 def lacks_of_load(model: str, values: Mapping[str, Any], named: WorkloadSpec | None, traced: bool) -> list[Lack]:
     """The lengths of requests and the limits on latency, where no option says them. traced: a file has the lengths."""
     encodes = load_model(model).encodes
+    if encodes and named is not None and named.output:
+        raise _generates(model, values, named)
     limited = bool(values["slo"] or asked_limits(values, named, Slo()).limits)
     prompt = bool(values["prompt"] or (named and named.prompt) or traced)
     output = bool(values["output"] or (named and named.output) or traced or encodes)
     sizes = " ".join([*(["--prompt 512"] if not prompt else []), *(["--output 256"] if not output else [])])
     limits = "--slo chat" if traced else "--ttft 500ms --tpot 40ms"
     found = [Lack("the lengths of requests", sizes)] if sizes else []
+    if encodes and values.get("people") and not values.get("think_time"):  # of others a workload says it
+        found.append(Lack("the time from an answer to the next request", "--think-time 60s"))
     if not limited:
         found.append(Lack(_LIMIT, "--e2e 200ms" if encodes else limits))
     if len(found) > 1 and not (encodes or prompt or output or named):
         return [Lack("the lengths of requests", "--workload chat"), Lack(_LIMIT, "")]
     return found
+
+
+def _generates(model: str, values: Mapping[str, Any], named: WorkloadSpec) -> UsageError:
+    """That the requests of a workload are answered, and those of a model are not."""
+    limited = values["slo"] or values.get("deadline") or asked_limits(values, None, Slo()).limits
+    more = [*([] if values["prompt"] else ["--prompt 512"]), *([] if limited else ["--e2e 200ms"])]
+    typed = re.sub(r"\s--workload[ =]\S+", "", command_line())
+    return UsageError(
+        f"workload {named.name} has output tokens, and {load_model(model).name} generates nothing",
+        because="one pass over a request is all of its work",
+        hint=" ".join([typed, *more]),
+    )
 
 
 def refuse_lacks(what: str, lacks: Sequence[Lack], because: str = "") -> None:

@@ -24,9 +24,15 @@ def _require_one(kind: _Any, value: Any, param: click.Parameter | None, ctx: cli
         kind.fail(f"{value} is taken by {where} (--gpu 2x-h100 --people most)", param, ctx)
     parts = value.split(",") if isinstance(value, str) else []
     if len(parts) > 1 and all(part.strip() for part in parts):
+        said = (
+            [f"{parts[0]}.{parts[1]} with a point"]
+            if len(parts) == 2 and not isinstance(kind, click.types.IntParamType)
+            else []
+        )
         whole = all(len(part) == 3 and part.isdigit() for part in parts[1:])  # 2,000
-        hint = f"{''.join(parts)} without a comma, or ask" if whole else "ask"
-        kind.fail(f"{value} is {len(parts)} numbers, and this takes one: {hint} once for each", param, ctx)
+        said = [f"{''.join(parts)} without a comma", *said] if whole else said
+        hint = ", or ".join([*said, "ask once for each"])
+        kind.fail(f"{value} is {len(parts)} numbers, and this takes one: {hint}", param, ctx)
 
 
 class _Digits(_Any):

@@ -546,8 +546,14 @@ class OwnKernels(Spec):
     """The most of the memory's bandwidth that kernels reach there, until somebody measures the device."""
     reads_experts: float | None = Field(default=None, gt=0.0, le=1.0)
     """The same of the kernels that multiply by experts; ``None``: as of all."""
+    sockets: dict[int, float] = {}
+    """What takes the place of ``reads_experts`` where so many sockets are read together; others are not known."""
+    flop: dict[str, float] = {}
+    """FLOP of a core in a cycle of its base clock that kernels of experts reach, by the format of the weights."""
+    waits: Seconds = 0.0
+    """Seconds of each layer whose experts the host computes, beyond the kernels of both sides."""
     source: str = ""
-    """Of ``reads``."""
+    """Of ``reads``, ``flop`` and ``waits``."""
 
     def hold_for(self, hardware: HardwareSpec) -> bool:
         """Whether these are the constants of a device."""
@@ -556,7 +562,12 @@ class OwnKernels(Spec):
             and self.memory in (None, memory_class(hardware))
             and (not self.segments or hardware.segment in self.segments)
             and hardware.memory.kind.startswith(self.kind)
+            and hardware.sockets in (1, *self.sockets)
         )
+
+    def experts_of(self, hardware: HardwareSpec) -> float | None:
+        """The share of the memory's bandwidth of kernels of experts on a device; ``None``: as of all."""
+        return self.sockets.get(hardware.sockets, self.reads_experts)
 
 
 class LibraryRuns(Spec):
@@ -618,6 +629,8 @@ class UsualFor(Spec):
     """Makers of devices."""
     suffixes: list[str] = []
     """How the names of its checkpoints end."""
+    beside: list[Segment] = []
+    """Segments of devices on which it is tried beside the usual one, where somebody asks what their GPUs hold."""
 
 
 class LoadedFormat(Spec):
@@ -676,6 +689,8 @@ class EngineSpec(Spec):
     empty where the host launches each."""
     computes_on_host: str = ""
     """Where the host is seen to compute layers that lie in its memory; empty where it computes none."""
+    experts_alone: bool = False
+    """It computes routed experts and no whole layers."""
     streams_weights: str = ""
     """Where kernels are seen to read weights from the host's memory; empty where they read none."""
     layers_alone: str = ""
@@ -744,6 +759,7 @@ class EngineSpec(Spec):
             beams=self.beams,
             drafts_in_one_graph=self.drafts_in_one_graph,
             computes_on_host=self.computes_on_host,
+            experts_alone=self.experts_alone,
             streams_weights=self.streams_weights,
             layers_alone=self.layers_alone,
             logs_cache=self.logs_cache,
@@ -778,6 +794,7 @@ class Engine(Spec):
     beams: BeamSearching | None = None
     drafts_in_one_graph: str = ""
     computes_on_host: str = ""
+    experts_alone: bool = False
     streams_weights: str = ""
     layers_alone: str = ""
     logs_cache: str = ""

@@ -2,11 +2,21 @@
 
 import re
 from math import ceil, inf
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from inferplan.errors import MissingFactError
 from inferplan.spec import Field, Spec, model_validator
-from inferplan.units import Bytes, BytesPerSecond, FlopPerSecond, Hertz, Seconds, Watts, format_bytes
+from inferplan.units import (
+    Bytes,
+    BytesPerSecond,
+    FlopPerSecond,
+    Hertz,
+    Seconds,
+    Watts,
+    format_bytes,
+    format_quantity,
+    parse_quantity,
+)
 from inferplan.work.formats import WIDE
 
 
@@ -146,6 +156,9 @@ class HardwareSpec(Spec):
     """The format of weights that ``fp4`` arithmetic multiplies, where several are known: that of its maker."""
     links: list[Link] = []
     """From the fastest and smallest domain to the widest."""
+    bridge: Link | None = None
+    """An NVLink bridge that joins cards directly where one is fitted: it is sold apart, so it is no part of ``links``
+    until it is asked for (:attr:`bridged`)."""
     host_link: Link | str | None = None
     """The way to the host's memory, or the name of the one of ``links`` that is it too; absent where nobody says."""
     units: int | None = None
@@ -153,6 +166,8 @@ class HardwareSpec(Spec):
     thread_blocks: bool = True
     """Whether kernels are cut into thread blocks that its units take; the few cores of a TPU run a kernel whole."""
     clock: Hertz | None = None
+    sockets: int = Field(default=1, ge=1)
+    """Processors of one host, whose memory, cores and peaks are given together (:meth:`joined`)."""
     cache: Bytes | None = None
     """Last-level cache."""
     power: Watts | None = None
@@ -172,6 +187,29 @@ class HardwareSpec(Spec):
         if isinstance(self.host_link, str) and self.host_link not in [link.name for link in self.links]:
             raise ValueError(f"host_link: none of the links is named {self.host_link!r}")
         return self
+
+    @property
+    def bridged(self) -> Self:
+        """The device with its NVLink bridge fitted. Raises ``MissingFactError`` where none is on file."""
+        if self.bridge is None:
+            raise MissingFactError(
+                f"no NVLink bridge for {self.name} is on file",
+                because=f"{self.name} is joined by {', then '.join(link.name for link in self.links) or 'nothing'}",
+                hint="leave --nvlink-bridge out",
+            )
+        return self.model_copy(update={"links": [self.bridge, *self.links]})
+
+    def bridge_line(self, group: int) -> str:
+        """Whether a group of so many devices is priced with the bridge that it could have; empty where it has none."""
+        if self.bridge is None:
+            return ""
+        rate = f"{format_quantity(self.bridge.bandwidth, 'B/s')}, {self.bridge.domain} cards"
+        if self.bridge in self.links:
+            idle = "; one card alone does not use it" if group == 1 else ""
+            return f"network: with NVLink bridges ({rate}), which are sold apart{idle}"
+        if group == 1:
+            return ""
+        return f"network: {self.link(group).name}; with NVLink bridges, which are sold apart ({rate}): --nvlink-bridge"
 
     def joins_nodes(self, ranks: int) -> bool:
         """Whether the fabric of a node joins so many devices of several nodes."""
@@ -209,6 +247,24 @@ class HardwareSpec(Spec):
         if math in WIDE:
             return f"--quant {wide}, or another GPU"
         return f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU"
+
+    def joined(self, sockets: int) -> Self:
+        """A host of so many such processors, ``2x-NAME``: their memory channels, cores and peaks together."""
+        memory = self.memory.model_copy(update={"bandwidth": sockets * self.memory.bandwidth})
+        update: dict[str, Any] = {"name": f"{sockets}x-{self.name}", "sockets": sockets, "memory": memory}
+        update["peak"] = {math: sockets * rate for math, rate in self.peak.items()}
+        update["units"] = None if self.units is None else sockets * self.units
+        return self.model_copy(update=update)
+
+    @property
+    def core_cycles(self) -> float | None:
+        """Cycles a second of all cores of a processor at their base clock, as the derivation of its peak states them;
+        ``None`` where it does not, or where cores differ."""
+        cores, *factors = self.derivation["bf16"].factors if "bf16" in self.derivation else [""]
+        clock = next((parse_quantity(one, "hertz") for one in factors if one.endswith("Hz")), None)
+        if clock is None or self.units is None or cores != str(self.units // self.sockets):
+            return None
+        return self.units * clock
 
     @property
     def size_lines(self) -> list[str]:

@@ -25,7 +25,7 @@ from inferplan.estimate.resting import (
 from inferplan.estimate.towers import Carried
 from inferplan.features import require_together, those
 from inferplan.models.layers.moe import MoeLayer
-from inferplan.models.spec import ModelSpec, require_experts, uncounted_notes
+from inferplan.models.spec import LayerGroup, ModelSpec, require_experts, uncounted_notes
 from inferplan.shown import Shown
 from inferplan.terms import Term, name_term
 from inferplan.units import format_bytes
@@ -50,7 +50,8 @@ class Offload:
 
     host: the same model on the host alone. link: between device and host. layers: the first so many are the host's,
     with their cache. head: so is the last matmul, over the vocabulary. experts: of the first so many layers the routed
-    experts are. The embedding table always is.
+    experts are. The embedding table always is. waits: seconds of each layer whose experts alone are the host's, beyond
+    the kernels of both sides.
     """
 
     host: Deployment
@@ -58,6 +59,12 @@ class Offload:
     layers: int = 0
     head: bool = False
     experts: int = 0
+    waits: float = 0.0
+
+    @property
+    def apart(self) -> int:
+        """Layers on the device whose experts are the host's."""
+        return sum(bool(moe_parts(layer)) for layer in self.host.model.sequence[self.layers : self.experts])
 
     def keeping(self, here: int) -> Offload:
         """The same with ``here`` layers on the device, as llama.cpp counts and places them.
@@ -420,6 +427,11 @@ def _further(deployment: Deployment) -> dict[str, Any]:
     }
 
 
+def moe_parts(layer: LayerGroup) -> list[MoeLayer]:
+    """The parts of a layer that have experts."""
+    return [one for one in layer.parts if isinstance(one, MoeLayer)]
+
+
 def _host_seconds(deployment: Deployment) -> dict[str, float] | None:
     """What a deployment's host takes beside kernels; ``None`` where no host is counted."""
     if deployment.calibration.basis == "roofline":
@@ -436,7 +448,7 @@ def parts_rest_on(deployment: Deployment) -> dict[str, Resting]:
         found["collectives"] = collectives_rest_on(calibration, hardware)
     if not ideal:
         found["step"] = PARTS["step"].on("published")
-    experts = [one for layer, _ in deployment.model.distinct for one in layer.parts if isinstance(one, MoeLayer)]
+    experts = [one for layer, _ in deployment.model.distinct for one in moe_parts(layer)]
     if experts:
         known = any(one.skew is not None for one in experts)
         usual: Kind = "published" if deployment.routing.usual else "formula"

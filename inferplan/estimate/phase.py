@@ -468,10 +468,16 @@ def layer_seconds(deployment: Deployment, layers: int, name: Naming = plain) -> 
     there = 0 if deployment.offload is None else deployment.offload.layers
     each = name(deployment.calibration.step.layer, "each layer", "s", ("step", "layer"))
     seconds: Num = each * name(layers - there, "layers")
-    if deployment.offload is None or not there:
+    if deployment.offload is None:
         return seconds
-    slower = deployment.offload.host.calibration.step.layer
-    return seconds + name(slower, "each layer of the host", "s", ("host", "step", "layer")) * name(there, "its layers")
+    if there:
+        slower = deployment.offload.host.calibration.step.layer
+        each = name(slower, "each layer of the host", "s", ("host", "step", "layer"))
+        seconds = seconds + each * name(there, "its layers")
+    if deployment.offload.waits:
+        waits = name(deployment.offload.waits, "each layer of experts there waits", "s", ("host", "own", "waits"))
+        seconds = seconds + waits * name(deployment.offload.apart, "layers of experts there")
+    return seconds
 
 
 def stage_seconds(

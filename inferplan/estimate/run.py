@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from inferplan.devices.engine import CADENCE, EngineFlags
-from inferplan.errors import InfeasibleError, InferplanError, UsageError
+from inferplan.devices.engine import CADENCE
+from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.diffusion import diffusion_estimate
 from inferplan.estimate.encode import encode_estimate, encoder_load
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
+from inferplan.estimate.remedies import what_would_fit
 from inferplan.features import require_together
 from inferplan.figures import bars
-from inferplan.models.gguf_formats import file_precision, is_file_type
-from inferplan.models.spec import require_readable
+from inferplan.models.spec import longer_than, require_readable
 from inferplan.units import format_bytes
-from inferplan.work.formats import find_format, parse_precision
-
-_WIDEST = 64
-"""The largest tensor parallelism that is offered to a load that does not fit."""
 
 
 def carrying(deployment: Deployment, load: StaticLoad) -> tuple[Deployment, StaticLoad]:
@@ -103,7 +98,7 @@ def require_context(result: Estimate) -> None:
             f"{longest} tokens are more than {model.name} can attend to",
             because=f"its context is {model.max_context} tokens; prompt {int(np.max(result.load.prompt))}"
             + ("" if model.encodes else f" + output {int(np.max(result.load.output))}"),
-            hint=f"a shorter --prompt{'' if model.encodes else ' or --output'}, or a model with a longer context",
+            hint=f"a shorter --prompt{'' if model.encodes else ' or --output'}, or {longer_than(model, longest)}",
         )
 
 
@@ -126,7 +121,7 @@ def require_memory(result: Estimate) -> None:
         f"{deployment.describe()} does not fit",
         because=" + ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
         + f" = {format_bytes(total)} > {format_bytes(footprint.usable)} usable on each device",
-        hint=_fit_hint(result),
+        hint=what_would_fit(footprint),
         picture=bars({"usable": footprint.usable, **parts}, format_bytes),
     )
 
@@ -161,72 +156,11 @@ def most_layers(footprint: Footprint) -> int | None:
     """
     deployment, offload = footprint.deployment, footprint.deployment.offload
     assert offload is not None  # the caller has looked
+    if deployment.engine.experts_alone:
+        return None
     for here in range(len(deployment.model.sequence) + 1, -1, -1):
         placed = offload.keeping(here)
         kept = None if not (placed.layers or placed.head or placed.experts) else placed
         if replace(footprint, deployment=replace(deployment, offload=kept)).fits:
             return here
     return None
-
-
-def _fit_hint(result: Estimate) -> str:
-    """What would make it fit, most direct first; each is tried before it is said."""
-    deployment = result.deployment
-    best = int(np.min(result.footprint.max_batch()))
-    hints = [f"--batch {best}"] if best >= 1 else []
-    wider = _wider(result, deployment)
-    hints += [wider] if wider else []
-    precision, fp8, files = (
-        deployment.precision,
-        find_format("fp8"),
-        deployment.engine.loads("q8_0", deployment.hardware),
-    )
-    if not files and min(precision.weights.bits, precision.experts.bits) > fp8.bits:
-        narrow = replace(deployment, precision=replace(precision, weights=fp8, experts=fp8, exceptions=()))
-        if _would_fit(result, narrow):
-            hints.append("--weights fp8")
-        elif not wider and (over := _wider(result, narrow)):
-            hints.append(f"--weights fp8 {over}")
-    engine = deployment.engine
-    fewer = engine.model_copy(update={"defaults": EngineFlags(max_sequences=128).applied(engine.defaults)})
-    if not engine.sized_for_batch and _would_fit(result, replace(deployment, engine=fewer)):
-        hints.append("--max-num-seqs 128 (a smaller sampler)")
-    hints += [] if any("fp8" in hint for hint in hints) else _narrower(result, deployment)
-    return ", or ".join(hints) or "a GPU with more memory"
-
-
-def _narrower(result: Estimate, deployment: Deployment) -> list[str]:
-    """The widest format under 16 bits in which it fits, of those that its engine is seen to load on that device."""
-    model, hardware, engine = deployment.model, deployment.hardware, deployment.engine
-    if model.native.packed:
-        return []
-    for name in ("q8_0", "q4_k_m", "w4a16"):
-        if not engine.loads(name, hardware):
-            continue
-        precision = (
-            file_precision(model, name) if is_file_type(name) else parse_precision(name, frozenset(hardware.peak))
-        )
-        if precision.weights.bits < deployment.precision.weights.bits and _would_fit(
-            result, replace(deployment, precision=precision)
-        ):
-            return [f"--quant {name}"]
-    return []
-
-
-def _would_fit(result: Estimate, deployment: Deployment) -> bool:
-    return replace(result.footprint, deployment=deployment).fits
-
-
-def _wider(result: Estimate, deployment: Deployment) -> str:
-    """The smallest doubling of its tensor parallelism, or of its stages, that holds the load; empty if none does."""
-    name = "pp" if deployment.engine.layers_alone else "tp"
-    degree: int = getattr(deployment.parallel, name)
-    while (degree := degree * 2) <= _WIDEST:
-        own: dict[str, Any] = {name: degree}
-        try:
-            divided = replace(deployment, parallel=replace(deployment.parallel, **own))
-        except InferplanError:
-            continue
-        if _would_fit(result, divided):
-            return f"--{name} {degree}"
-    return ""

@@ -389,6 +389,37 @@ class InstructCheckpoint(Spec):
     source: str
 
 
+class Yarn(Spec):
+    """A longer context that a model's card publishes, by YaRN (arXiv 2309.00071): its positions are scaled, for short
+    texts as for long ones, and neither tensors nor arithmetic change.
+
+    context: tokens. factor, original: how often the context of the training. theta: the config's ``rope_theta``.
+    used: the model is served so; else with the context of its config.
+    """
+
+    context: int = Field(ge=1)
+    factor: float = Field(gt=1)
+    original: int = Field(ge=1)
+    theta: float = Field(gt=0)
+    source: str
+    used: bool = False
+
+    @model_validator(mode="after")
+    def _within(self) -> Self:
+        if self.context > self.factor * self.original:
+            raise ValueError(f"{self.context:,} tokens are more than {self.factor:g} x {self.original:,}")
+        return self
+
+    @property
+    def rope(self) -> dict[str, float | int | str]:
+        """The fields of a config that ask for it."""
+        return {"rope_type": "yarn", "factor": self.factor, "original_max_position_embeddings": self.original}
+
+
+YARN = "-yarn"
+"""Behind the name of a model that is served with its longer context."""
+
+
 class ModelSpec(Spec):
     """One model. Counts are exact: every parameter tensor is listed by :meth:`weights`."""
 
@@ -404,6 +435,7 @@ class ModelSpec(Spec):
     vocab: int = Field(ge=1)
     tied: bool = False  # the head is the embedding table
     max_context: int | None = Field(default=None, ge=1)
+    yarn: Yarn | None = None
     positions: int = Field(default=0, ge=0)
     """Rows of a learned position table."""
     embedding_width: int | None = Field(default=None, ge=1)
@@ -779,9 +811,36 @@ def _growth(caches: list[tuple[Cache, int]]) -> float:
     return int(elements) if elements == int(elements) else elements
 
 
+def with_yarn(model: ModelSpec) -> ModelSpec | None:
+    """The model served with the longer context that its card publishes; ``None`` where none is on file."""
+    yarn = model.yarn
+    if yarn is None or yarn.used:
+        return None
+    note = (
+        f"YaRN: a context of {yarn.context:,} tokens ({yarn.factor:g} x {yarn.original:,}), as {yarn.source} has it; "
+        "it may make answers to short texts worse"
+    )
+    own = {"name": model.name + YARN, "max_context": yarn.context, "aliases": []}
+    return model.model_copy(
+        update={**own, "yarn": yarn.model_copy(update={"used": True}), "notes": [*model.notes, note]}
+    )
+
+
+def longer_than(model: ModelSpec, tokens: float) -> str:
+    """What has a context of so many tokens, in words for a hint."""
+    yarn = model.yarn
+    if yarn is None or yarn.used or tokens > yarn.context:
+        return "a model with a longer context"
+    return f"{model.name}{YARN} in place of {model.name}: {yarn.context:,} tokens by YaRN, as {yarn.source} has it"
+
+
 def uncounted_notes(model: ModelSpec) -> list[str]:
     """Those of a model's notes for every screen: what no figure counts, what is assumed, what a reading leaves open."""
-    return [note for note in model.notes if "not counted" in note or note.startswith(("traced", "told from", ASSUMED))]
+    return [
+        note
+        for note in model.notes
+        if "not counted" in note or note.startswith(("traced", "told from", "YaRN:", ASSUMED))
+    ]
 
 
 def require_tokens(model: ModelSpec, what: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf, prod
 from typing import Any, get_args
@@ -12,8 +12,9 @@ from inferplan.catalog.assemble import NATIVE, Request, precision_of
 from inferplan.catalog.counted import Counted, counted_device
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
+from inferplan.catalog.quality import QUALITY
 from inferplan.errors import UsageError
-from inferplan.fields import SHARE, Quantity, Real, Switch, Text, Whole, Words, ask
+from inferplan.fields import Quantity, Real, Switch, Text, Whole, Words, ask
 from inferplan.lists import parse_copies, parse_counts, parse_values
 from inferplan.money import Money, read_cost
 from inferplan.planning.confidence import MIDDLE, USUAL
@@ -87,13 +88,7 @@ class SpaceAsked:
         None,
         metavar="LIST",
     )
-    quality: float | None = ask(
-        "--quality",
-        SHARE,
-        "Leave out narrower formats that keep less than this share of any published score, or have none.",
-        None,
-        metavar="SHARE",
-    )
+    quality: float | None = field(default=None, metadata=QUALITY)
     kv: str | None = ask(
         "--kv",
         Text(),

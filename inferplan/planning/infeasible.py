@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inferplan.catalog.files import load_model
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.support import DRAFTS, lacking, too_few
+from inferplan.models.spec import longer_than
 from inferplan.planning.amount import (
     amount_of,
     asks_for,
@@ -240,7 +242,12 @@ def _shorter(question: Question, refused: str) -> str:
         shorter = "a trace without them"
     else:
         shorter = "the most tokens of a draw: --prompt lognormal:1500:1.2:16k"
-    return f"{shorter}; or " + ("a model with a longer context" if "max_model_len" in refused else "a larger --most")
+    return f"{shorter}; or " + (_longer(question) if "max_model_len" in refused else "a larger --most")
+
+
+def _longer(question: Question) -> str:
+    """Which model takes longer requests."""
+    return longer_than(load_model(question.space.base.model), 1)
 
 
 def _nothing_runs(what: str, question: Question, searched: SearchResult) -> InfeasibleError:

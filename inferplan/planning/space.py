@@ -6,13 +6,14 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import (
     Request,
     adapters_asked,
     assemble,
+    bridges,
     default_quants,
     load_anchor,
     load_engine,
@@ -24,7 +25,7 @@ from inferplan.catalog.backends import Backends, kernels_run, with_backends
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import PriceBook
-from inferplan.catalog.quality import below
+from inferplan.catalog.quality import left_out, require_kept
 from inferplan.devices.anchors import Anchor, System
 from inferplan.devices.cadence import cadence_of, require_closed_form
 from inferplan.devices.engine import EngineFlags
@@ -33,7 +34,6 @@ from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.anchoring import system_of, with_anchor
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together, those
-from inferplan.fields import SHARE
 from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.planning.adapters import with_slots
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -87,8 +87,7 @@ class Space:
             self._require_placed()
         self._require_cadence()
         if self.quality is not None:
-            SHARE.require("quality", self.quality)
-            self._require_quality(self.quality, self.quants or ())
+            require_kept(_model(self.base.model), self.quants or (), self.quality)
         if self.base.lora.any:
             model = _model(self.base.model)
             for engine in self.engines:
@@ -124,28 +123,12 @@ class Space:
         if refused:
             raise refused[0]
 
-    def _require_quality(self, share: float, quants: tuple[str | None, ...]) -> None:
-        """Raise ``UsageError`` for a least share that leaves nothing to try, or has nothing to leave out."""
-        narrower = [quant for quant in quants if quant is not None]
-        if quants and not narrower:
-            raise UsageError(
-                "--quality is about formats narrower than the checkpoint's, and --quant names none",
-                hint="leave one of them out",
-            )
-        why = {quant: self.too_low(quant) for quant in narrower}
-        if narrower and len(narrower) == len(quants) and all(why.values()):
-            raise UsageError(
-                f"no format of --quant keeps --quality {share:g}",
-                because=", ".join(f"{quant}: {said}" for quant, said in why.items()),
-                hint="--quant native, or leave --quant or --quality out",
-            )
-
     def _require_placed(self) -> None:
         """Raise ``UsageError`` for what no engine of the space leaves on the host."""
-        names = {load_engine(name).name for name in self.engines}
+        engines = [load_engine(name) for name in self.engines]
         for one in self.placed:
             engine = "llama.cpp" if one.computes else "vllm"
-            if engine not in names:
+            if not any(made.computes_on_host if one.computes else made.streams_weights for made in engines):
                 option = "--gpu-layers and --cpu-moe-layers are" if one.computes else "--cpu-offload-gb is"
                 raise UsageError(f"{option} of {engine}, which is no candidate", hint=f"--engine {engine}")
 
@@ -186,22 +169,20 @@ class Space:
         own = self.prefill_two_batches if prompts else None
         return self.two_batches if own is None else own
 
-    def too_low(self, quant: str | None) -> str:
-        """Why a format is left out, in words; empty for one that is tried."""
-        if self.quality is None or quant is None:
-            return ""
-        return below(_model(self.base.model), quant, self.quality)
-
     def quants_of(self, gpu: str, engine: str) -> tuple[str | None, ...]:
         """The formats asked for, else those of a device under an engine."""
         return self.quants or default_quants(_model(self.base.model), load_hardware(gpu), load_engine(engine))
 
     @property
+    def all_quants(self) -> tuple[str | None, ...]:
+        """The formats of all devices under all engines, each once."""
+        each = itertools.product(self.gpus, self.engines)
+        return tuple(dict.fromkeys(quant for gpu, engine in each for quant in self.quants_of(gpu, engine)))
+
+    @cached_property
     def left_out(self) -> dict[str, str]:
         """Formats that :attr:`quality` leaves out, with the reason."""
-        each = itertools.product(self.gpus, self.engines)
-        named = dict.fromkeys(quant for gpu, engine in each for quant in self.quants_of(gpu, engine))
-        return {quant: why for quant in named if quant is not None and (why := self.too_low(quant))}
+        return left_out(_model(self.base.model), self.all_quants, self.quality)
 
     def tries(self, deployment: Deployment, prompts: bool = False) -> bool:
         """Whether a candidate is one for the pool of ``prompts``, or for decodes and for both in one pool."""
@@ -268,12 +249,14 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
     model = _model(space.base.model)
     shapes = divisions(model, space)
     runs, seen = space.runs, set[System]()
+    bridged = bridges(space.base, space.gpus)
     each = (itertools.product((gpu,), space.engines, space.caps_of(gpu)) for gpu in space.gpus)
     for gpu, engine, cap in itertools.chain.from_iterable(each):
         plain: Deployment | None = None
         bare = replace(space.base, gpu=gpu, engine=engine, parallel=Parallelism(), power_cap=cap)
+        bare = replace(bare, nvlink_bridge=bridged[gpu])
         for quant in space.quants_of(gpu, engine):
-            if why := space.too_low(quant):
+            if quant is not None and (why := space.left_out.get(quant)):
                 rejections.add("quality", len(shapes), f"{quant}: {why}")
                 continue
             request = replace(bare, quant=quant)

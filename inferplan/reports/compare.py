@@ -32,6 +32,8 @@ def comparison_report(result: Comparison) -> Report:
             same = candidate is result.baseline or ratio is None
             cells.append(_show(name, metrics[name]) + ("" if same else f" ({ratio:.3g}x)"))
         rows.append([title, *cells])
+    if any(candidate.kept[0] != 1.0 and candidate.estimate for candidate in result.candidates):
+        rows.append(["quality kept", *(candidate.kept[1] for candidate in result.candidates)])
     load = next((c.estimate.load for c in result.candidates if c.estimate is not None), result.load)
     out = f", {load.output:.0f} out" if "output_tokens_per_s" in known else ""
     title = f"batch {load.batch:.0f}, {load.prompt - load.media_tokens:.0f} tokens in{out}; ratios to {labels[0]}"

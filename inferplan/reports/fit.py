@@ -9,10 +9,11 @@ from typing import Any
 from inferplan.answers.fit import FitAsked, FitOption, Fits, Fitting, bill_of, first_choices
 from inferplan.catalog.assemble import parse_memory
 from inferplan.catalog.bills import Bill
+from inferplan.catalog.quality import floor_line, is_own, share_kept
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import most_layers
 from inferplan.figures import Figure, record, side_by_side, text
-from inferplan.models.spec import uncounted_notes
+from inferplan.models.spec import ModelSpec, uncounted_notes
 from inferplan.reports.cost import bill_record
 from inferplan.reports.people import with_people
 from inferplan.serving.cold_start import start_line
@@ -23,7 +24,11 @@ _WITHIN = (
     "--memory without --gpu limits the total memory of a replica's GPUs; a chip sold in several sizes counts as its "
     "largest (for yours: --gpu NAME --memory SIZE)"
 )
-_SPARE = ("KV pool", "weights", "longest context", "bought")
+QUALITY_NOTE = (
+    "quality kept: the lowest published share of the unquantised model's score (configs/quality.yaml); judge for "
+    "yourself whether answers in a narrower format are good enough"
+)
+SPARE = ("KV pool", "weights", "longest context", "bought")
 _RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value", "per hour"})
 
 
@@ -50,7 +55,7 @@ def options_report(found: Fits) -> Report:
             side_by_side(
                 f"{spec.name}: what to look at first{within and f' on GPUs{within}'}, for {asked}",
                 [[text("", why, left=True), *option_figures(option)] for why, option in _merged(first)],
-                _SPARE,
+                SPARE,
             ),
             *_rest(fitting, f"{spec.name}: the fewest GPUs{within} that hold {asked}"),
         ],
@@ -59,6 +64,7 @@ def options_report(found: Fits) -> Report:
             *(f"note: {text}" for text in uncounted_notes(spec)),
             *engine_notes(fitting),
             f"{refused} combinations do not fit or cannot run; --format json says why",
+            *quality_notes(spec, options, found.asked),
             *([_WITHIN] if within else []),
             *_prices_notes(fitting, found.term, len({option.quant for option in fitting})),
         ],
@@ -84,6 +90,13 @@ def engine_notes(fitting: Sequence[FitOption]) -> list[str]:
         whose.setdefault(engine, {})[device.vendor if len(makers[device.vendor]) == 1 else device.name] = None
     said = "; ".join(f"{engine} on {', '.join(names)}" for engine, names in whose.items())
     return [f"engine: {said}"] if len(whose) > 1 else []
+
+
+def quality_notes(model: ModelSpec, options: Iterable[FitOption], asked: FitAsked) -> list[str]:
+    """What the quality of a format is, and which formats a least one leaves out."""
+    quants = dict.fromkeys(option.quant for option in options)
+    said = [QUALITY_NOTE] if any(not is_own(model, quant) for quant in quants) else []
+    return [*said, *filter(None, [floor_line(model, quants, asked.quality)])]
 
 
 def of_people(report: Report, asked: FitAsked) -> Report:
@@ -139,7 +152,7 @@ def _rest(fitting: Sequence[FitOption], title: str) -> list[Table]:
     ]
     if len({option.quant for option in fitting}) == 1:
         return [
-            side_by_side(said, [option_figures(option) for option in group], _SPARE) for said, group in parts if group
+            side_by_side(said, [option_figures(option) for option in group], SPARE) for said, group in parts if group
         ]
     return [
         Table(
@@ -147,7 +160,7 @@ def _rest(fitting: Sequence[FitOption], title: str) -> list[Table]:
             columns=["GPU", *_formats(group), *(["per hour", "bought"] if group[0].bill else [])],
             rows=_by_gpu(group, _formats(group)),
             right=_RIGHT,
-            spare=_SPARE,
+            spare=SPARE,
         )
         for said, group in parts
         if group
@@ -201,20 +214,22 @@ def _record(option: FitOption) -> dict[str, Any]:
 def option_figures(option: FitOption) -> list[Figure]:
     """An accelerator and a format that hold the load."""
     assert option.fitting is not None
-    return _fitting(option.quant, option.fitting, option.bill)
+    return _fitting(option.quant, option.fitting, option.bill, option.quant)
 
 
-def _fitting(quant: str, found: Fitting, bill: Bill | None) -> list[Figure]:
-    """What the fewest GPUs of a kind hold, and what is bought for them."""
+def _fitting(named: str, found: Fitting, bill: Bill | None, quant: str | None) -> list[Figure]:
+    """What the fewest GPUs of a kind hold, and what is bought for them. named: the format, as people see it."""
     footprint, (hourly, bought) = found.footprint, _bought(bill)
+    share, said = share_kept(found.deployment.model, quant)
     cost = None if bill is None else {**bill_record(bill), "per_hour": bill.per_hour}
     return [
         Figure("gpu", found.deployment.hardware.name, "GPU", left=True),
-        Figure("quant", quant),
+        Figure("quant", named),
         Figure("engine", found.deployment.engine.name),
         Figure("fits", True),
         Figure("devices", found.deployment.parallel.devices, "GPUs"),
-        text("format", quant, left=True),
+        text("format", named, left=True),
+        Figure("quality_kept", share, "quality kept", text=said, left=True),
         Figure("weights_bytes", footprint.weights, "weights", format_bytes, left=True),
         Figure("adapter_bytes", footprint.adapters),
         Figure("kv_pool_bytes", footprint.kv_pool, "KV pool", format_bytes),
@@ -244,6 +259,7 @@ def memory_report(fitting: Fitting) -> Report:
     prices = fitting.prices
     bill = None if prices is None else bill_of(fitting, prices)
     footprint, deployment = fitting.footprint, fitting.deployment
+    quant = None if fitting.asked is None else fitting.asked.quant
     length = fitting.deployment.model.max_context or fitting.context
     length = footprint.longest_start(int(min(length, max(fitting.longest, 1))))
     concurrency, keeps = footprint.concurrency(length), not deployment.model.encodes
@@ -255,19 +271,8 @@ def memory_report(fitting: Fitting) -> Report:
     memory, there = [_memory(footprint, title, keeps)], footprint.host
     memory += [] if there is None else [_memory(there, f"memory of the host, {there.deployment.hardware.name}", keeps)]
     most = None if there is None else most_layers(replace(footprint, batch=float(fitting.users)))
-    kept = [
-        ["KV cache per token, on one device", format_bytes(footprint.kv_per_token)],
-        ["state per sequence, on one device", format_bytes(footprint.state_per_sequence)],
-    ]
-    facts = [
-        *(kept if keeps else []),
-        [f"requests of {fitting.context:,} tokens", f"{fitting.requests:,}"],
-        ["longest context of one request", format_tokens(fitting.longest)],
-        *([["weights in host memory, all GPUs", format_bytes(footprint.streamed)]] if footprint.streamed else []),
-        *([] if most is None else [["most layers that fit on the GPU (--gpu-layers)", f"{most}"]]),
-    ]
     whole = {
-        **record(_fitting(deployment.formats, fitting, bill)),
+        **record(_fitting(deployment.formats, fitting, bill, quant)),
         "model": deployment.model.name,
         "model_counts": deployment.model.made_from.to_dict(),
         "model_notes": deployment.warnings,
@@ -285,17 +290,49 @@ def memory_report(fitting: Fitting) -> Report:
         if keeps
         else None,
     }
-    capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
-    notes = [*_fewer_do_not(fitting), *deployment.model_lines, *deployment.hardware.size_lines, start_line(deployment)]
-    notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
-    if bill is not None:
-        notes += [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour: {bill.line}", *bill.remarks]
-    notes += [] if prices is None else prices.remarks([deployment.hardware.name])
-    if bill is None and prices is not None and prices.named:
-        notes.append(f"no price: {deployment.hardware.name} is in none of the lists that --prices names")
+    capacity = Table(title="capacity", columns=["", "value"], rows=_capacity(fitting, quant, most), right=_RIGHT)
+    logged = ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
+    notes = [*_memory_notes(fitting, quant), *logged, *_price_notes(fitting, bill)]
     load = [] if fitting.asked is None else load_tables(fitting.asked, fitting.context)
     report = Report(record=whole, tables=[*load, *memory, capacity], notes=notes)
     return report if fitting.asked is None else of_people(report, fitting.asked)
+
+
+def _capacity(fitting: Fitting, quant: str | None, most: int | None) -> list[list[str]]:
+    """What a device holds beside the model, in what quality. most: layers that fit on it, where others do not."""
+    footprint, model = fitting.footprint, fitting.deployment.model
+    kept = [
+        ["KV cache per token, on one device", format_bytes(footprint.kv_per_token)],
+        ["state per sequence, on one device", format_bytes(footprint.state_per_sequence)],
+    ]
+    return [
+        *([] if model.encodes else kept),
+        [f"requests of {fitting.context:,} tokens", f"{fitting.requests:,}"],
+        ["longest context of one request", format_tokens(fitting.longest)],
+        *([] if is_own(model, quant) else [["quality kept", share_kept(model, quant)[1]]]),
+        *([["weights in host memory, all GPUs", format_bytes(footprint.streamed)]] if footprint.streamed else []),
+        *([] if most is None else [["most layers that fit on the GPU (--gpu-layers)", f"{most}"]]),
+    ]
+
+
+def _memory_notes(fitting: Fitting, quant: str | None) -> list[str]:
+    """What else was asked of the format, what the sizes rest on, and how long a start reads."""
+    deployment, asked = fitting.deployment, fitting.asked
+    floor = "" if asked is None else floor_line(deployment.model, [quant], asked.quality)
+    lines = [*_fewer_do_not(fitting), *filter(None, [floor]), *deployment.model_lines]
+    return [*lines, *deployment.hardware.size_lines, start_line(deployment)]
+
+
+def _price_notes(fitting: Fitting, bill: Bill | None) -> list[str]:
+    """What it costs, from which lists; nothing where nobody asked."""
+    prices, gpu = fitting.prices, fitting.deployment.hardware.name
+    if prices is None:
+        return []
+    if bill is not None:
+        lines = [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour: {bill.line}", *bill.remarks]
+        return [*lines, *prices.remarks([gpu])]
+    none = [f"no price: {gpu} is in none of the lists that --prices names"] if prices.named else []
+    return [*prices.remarks([gpu]), *none]
 
 
 def device_lines(options: Iterable[FitOption]) -> list[str]:
@@ -309,7 +346,8 @@ def _fewer_do_not(fitting: Fitting) -> list[str]:
     count, gpu = fitting.deployment.parallel.devices, fitting.deployment.hardware.name
     if fitting.asked is None or fitting.asked.tp is not None or count == 1:
         return []
-    return [f"{count} is the fewest that hold it in this format; all formats on GPUs that you have: --have 1x-{gpu}"]
+    line = f"inferplan fit {fitting.deployment.model.name} --have 1x-{gpu}"
+    return [f"{count} is the fewest that hold it in this format; what one holds, in every format: {line}"]
 
 
 def _memory(footprint: Footprint, title: str, keeps: bool) -> Table:

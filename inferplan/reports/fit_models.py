@@ -8,14 +8,22 @@ from typing import Any
 from inferplan.answers.fit_models import ModelFit, ModelsThatFit
 from inferplan.catalog.years import year_of
 from inferplan.figures import Figure, record, side_by_side, text
-from inferplan.reports.fit import device_lines, engines_of, load_record, load_tables, of_people, option_figures
+from inferplan.reports.fit import (
+    QUALITY_NOTE,
+    device_lines,
+    engines_of,
+    load_record,
+    load_tables,
+    of_people,
+    option_figures,
+)
 from inferplan.table import Report
 from inferplan.units import format_bytes, format_parameters
 
 _MOST = 40
 """Models in the table."""
 _SPARE = ("weights", "active", "longest context")
-_SEEN = frozenset({"GPU", "format", "requests", "longest context"})
+_SEEN = frozenset({"GPU", "format", "quality kept", "requests", "longest context"})
 """Of the figures of an option those that stand in the table."""
 
 
@@ -32,8 +40,8 @@ def models_report(found: ModelsThatFit) -> Report:
         "order: by parameters, which count half for every 16 months of a model's age (arXiv 2403.05812); year: of the "
         "architecture in transformers, or of the model (configs/years.yaml)",
         f"overheads: what {engines_of([one.option for one in fitting])} sets aside by default; for another: --engine",
-        f"format: the widest that holds {load} at once, because narrower ones may answer worse; they hold more "
-        "requests: --quant w4a16 shows that one",
+        f"format: the widest that holds {load} at once, narrower ones hold more requests (--quant w4a16)",
+        QUALITY_NOTE,
         f"a model in all its formats: inferplan fit {shown[0].model.name} --have {_typed(found)}",
         *device_lines(one.option for one in fitting),
     ]

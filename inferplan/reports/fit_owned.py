@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from inferplan.answers.fit import FitOption
+from inferplan.answers.division import RULE
+from inferplan.answers.fit import FitOption, requests_in_words
 from inferplan.answers.fit_owned import OwnedFits
 from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.models.spec import uncounted_notes
 from inferplan.reports.fit import (
+    SPARE,
     device_lines,
     engine_notes,
     engines_of,
@@ -17,8 +19,10 @@ from inferplan.reports.fit import (
     load_tables,
     of_people,
     option_figures,
+    quality_notes,
 )
 from inferplan.table import Report
+from inferplan.units import format_time
 
 
 def owned_report(found: OwnedFits) -> Report:
@@ -27,6 +31,8 @@ def owned_report(found: OwnedFits) -> Report:
     fitting = sorted(found.fitting, key=lambda one: -(one.fitting.requests if one.fitting else 0))
     records = [_record(option) for option in found.options]
     hidden = {"GPUs"} if any(option.bill for option in fitting) else {"GPUs", "per hour", "bought"}
+    hidden |= set() if len({engines_of([option]) for option in fitting}) > 1 else {"engine"}
+    hidden |= set() if any(option.tpot for option in fitting) else {"TPOT"}
     title = f"{spec.name} on {found.have}: what they hold together, for {asked.held} x {found.context:,} tokens"
     report = Report(
         record={
@@ -41,14 +47,16 @@ def owned_report(found: OwnedFits) -> Report:
         },
         tables=[
             *load_tables(asked, found.context),
-            side_by_side(f"{title} ({engines_of(fitting)} defaults)", [_figures(option, hidden) for option in fitting]),
+            side_by_side(
+                f"{title} ({engines_of(fitting)} defaults)", [_figures(option, hidden) for option in fitting], SPARE
+            ),
         ],
         notes=[
-            *engine_notes(fitting),
+            *_times(found),
             *dict.fromkeys(_refused(option) for option in found.options if option.fitting is None),
             *dict.fromkeys(_roomier(option) for option in fitting if option.roomier is not None),
-            "requests: how many fit at once, each with the tokens above; judge for yourself whether answers in a "
-            "narrower format are good enough",
+            "requests: how many fit at once, each with the tokens above",
+            *quality_notes(spec, found.options, asked),
             spec.made_from.line,
             *(f"note: {line}" for line in uncounted_notes(spec)),
             *dict.fromkeys(filter(None, (one.fitting.deployment.formats_note for one in fitting if one.fitting))),
@@ -59,6 +67,23 @@ def owned_report(found: OwnedFits) -> Report:
         of=found,
     )
     return of_people(report, asked)
+
+
+def _times(found: OwnedFits) -> list[str]:
+    """How the engine of each format is chosen, and what its time is of."""
+    load = requests_in_words(found.asked.held, found.context)
+    bases = dict.fromkeys(option.basis for option in found.fitting if option.basis)
+    other = "for another: --engine NAME"
+    engines = [f"engine: of {' and '.join(found.engines)} {RULE}; {other}"] if len(found.engines) > 1 else []
+    if not engines and not found.asked.engine:
+        engines = engine_notes(found.fitting) or [f"engine: {found.engines[0]}, the usual one there; {other}"]
+    if not bases:
+        return engines
+    constants = f"{' and '.join(bases)} constants; their error: inferplan estimate"
+    deployments = [option.fitting.deployment for option in found.fitting if option.fitting]
+    links = dict.fromkeys(one.hardware.bridge_line(one.parallel.ranks) for one in deployments)
+    priced = [f"{line} (of inferplan estimate)" for line in links if line]
+    return [*engines, f"TPOT: predicted for a step of {load} ({constants})", *priced]
 
 
 def _figures(option: FitOption, hidden: Collection[str] = ("GPUs",)) -> list[Figure]:
@@ -72,7 +97,9 @@ def _figures(option: FitOption, hidden: Collection[str] = ("GPUs",)) -> list[Fig
         Figure("tp", parallel.tp),
         Figure("pp", parallel.pp),
     ]
-    return [*kept[:1], *division, *kept[1:]]
+    seen = [Figure("engine", option.fitting.deployment.engine.name, "engine", left=True)] * ("engine" not in hidden)
+    timed = [Figure("tpot_s", option.tpot, None if "TPOT" in hidden else "TPOT", format_time)]
+    return [*kept[:1], *division, *seen, *kept[1:], *timed]
 
 
 def _record(option: FitOption) -> dict[str, Any]:

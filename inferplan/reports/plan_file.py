@@ -302,6 +302,7 @@ _PLAIN: dict[str, type] = {
     "power_cap": float,
     "sampling": str,
     "memory": str,
+    "nvlink_bridge": bool,
     "unfused_attention": bool,
     "prune": str,
     "expert_skew": float,

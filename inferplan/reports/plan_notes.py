@@ -10,7 +10,14 @@ import numpy as np
 
 from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
 from inferplan.catalog.bills import STATED, Bill, no_month
-from inferplan.catalog.quality import quality_in_short, quality_of, quality_of_cache, quantised_checkpoint
+from inferplan.catalog.quality import (
+    floor_line,
+    is_own,
+    quality_in_short,
+    quality_of,
+    quality_of_cache,
+    quantised_checkpoint,
+)
 from inferplan.devices.constants import late_share
 from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.deployment import parts_rest_on
@@ -169,14 +176,14 @@ def forgone_form(plan: Plan) -> Forgone | None:
 
 def notes(plan: Plan, command: str | None = None) -> list[str]:
     """What the figures rest on, what would be cheaper, how to start it. command: which asked for the plan."""
-    option = plan.option
+    option, space = plan.option, plan.question.space
     lines = [
         *tier_lines(plan),
         native_line(plan),
         apart_line(plan),
         format_line(plan),
         cache_line(plan),
-        floor_line(plan),
+        floor_line(plan.option.deployment.model, space.all_quants, space.quality),
         confidence_line(plan),
         unknown_line(plan),
         measured_line(plan),
@@ -191,6 +198,7 @@ def notes(plan: Plan, command: str | None = None) -> list[str]:
         media_note(option.deployment),
         *option.deployment.model_lines,
         option.deployment.hardware.wired_line,
+        option.deployment.hardware.bridge_line(option.deployment.parallel.ranks),
         basis_line(plan),
         tail_line(plan),
         *anchor_lines(plan),
@@ -494,7 +502,7 @@ def format_line(plan: Plan) -> str:
     """Which checkpoint a plan in another format takes, and what was published of its answers; empty in the
     checkpoint's own."""
     request, deployment = plan.option.request, plan.option.deployment
-    if request.quant is None:
+    if request.quant is None or is_own(deployment.model, request.quant):
         return ""
     known = quantised_checkpoint(deployment.model, request.quant)
     named = known.checkpoint if known else ""
@@ -507,17 +515,8 @@ def format_line(plan: Plan) -> str:
 
 def quality_headline(plan: Plan) -> str:
     """What answers keep of the original's scores, in short; empty in the checkpoint's own format."""
-    quant = plan.option.request.quant
-    return "" if quant is None else quality_in_short(plan.option.deployment.model, quant)
-
-
-def floor_line(plan: Plan) -> str:
-    """Which formats the least share of published scores left out, and why; empty without one."""
-    space = plan.question.space
-    if space.quality is None:
-        return ""
-    left = ", ".join(f"{quant} ({why})" for quant, why in space.left_out.items())
-    return f"--quality {space.quality:g} leaves out {left or 'no format'}"
+    quant, model = plan.option.request.quant, plan.option.deployment.model
+    return "" if quant is None or is_own(model, quant) else quality_in_short(model, quant)
 
 
 def cache_line(plan: Plan) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from inferplan.answers.emit import base_note, changed_options
 from inferplan.catalog.assemble import Request
-from inferplan.catalog.quality import quality_of, quantised_checkpoint, sister
+from inferplan.catalog.quality import is_own, quality_of, quantised_checkpoint, sister
 from inferplan.figures import record
 from inferplan.planning.beside import Step
 from inferplan.planning.option import PlanOption
@@ -161,7 +161,7 @@ def miss_record(plan: Plan) -> dict[str, Any] | None:
 def quality_record(plan: Plan) -> dict[str, Any] | None:
     """What was published of answers in the plan's format, and a checkpoint in it; ``None`` in the model's own."""
     quant, model = plan.option.request.quant, plan.option.deployment.model
-    if quant is None:
+    if quant is None or is_own(model, quant):
         return None
     known = quantised_checkpoint(model, quant)
     shares = known.shares if known else {}

@@ -13,6 +13,7 @@ from inferplan.devices.engine import Engine, MemoryTier
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
+from inferplan.estimate.remedies import what_would_fit
 from inferplan.estimate.stage_memory import StageMemory
 from inferplan.fields import Quantity, Real, Switch, Whole, Words, ask, require_limits
 from inferplan.models.spec import require_decoder
@@ -232,7 +233,9 @@ def _tightest_stage(deployment: Deployment, total: float) -> tuple[StageMemory, 
             f"{deployment.describe()} has no memory left for a cache",
             because=f"weights {format_bytes(best[1].weights)} and the engine's reserve leave {format_bytes(best[2])} "
             f"of {format_bytes(best[3].usable)} usable on {where}",
-            hint="more devices (--tp), a narrower --weights, or a higher --gpu-memory-utilization",
+            hint=what_would_fit(footprint)
+            if best[3] is footprint
+            else "a host with more memory, or a narrower --quant",
         )
     return best[1], best[2]
 

@@ -151,7 +151,7 @@ def test_every_model_on_file_is_tried_on_gpus_of_a_size(run: Run) -> None:
     assert found["llama-3.1-70b"]["quant"] in ("w4a16", "nvfp4")
     assert not found["llama-3.1-405b"]["fits"] and "GB" in found["llama-3.1-405b"]["reason"]
     assert len(said["models"]) > 300
-    owned = fit_owned("llama-3.1-70b", "48GB", fit_asked(FitLoad(), engine=""), price_book())
+    owned = fit_owned("llama-3.1-70b", "48GB", fit_asked(FitLoad(), engine="vllm"), price_book())
     most = max(one.fitting.requests for one in owned.options if one.fitting)
     assert found["llama-3.1-70b"]["max_requests"] == most
 

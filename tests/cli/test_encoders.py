@@ -80,3 +80,22 @@ def test_a_picture_of_generated_tokens_is_refused(run: Run, tmp_path: Path, kind
     said = run("plot", kind, *BERT, "-o", str(drawn))
     assert (said.code, drawn.exists()) == (2, False)
     assert "plot roofline, operators or memory" in said.err
+
+
+@for_each(
+    "words",
+    [
+        "plan bge-m3",
+        "plan bge-m3 --gpu l4 --rate 50",
+        "plan bge-m3 --gpu l4 --workload rag --rate 10",
+        "plan bge-m3 --gpu l4 --workload chat --rate 10 --prompt 300",
+        "plan bge-m3 --gpu l4 --people 100",
+    ],
+)
+def test_a_newcomer_is_led_to_a_line_that_runs(run: Run, words: str) -> None:
+    """A workload has answers, and a limit on the time of their tokens: no plan of a model that writes none keeps it."""
+    said = run(*words.split())
+    assert said.code == 2
+    (line,) = [line.removeprefix("hint: ") for line in said.err.splitlines() if line.startswith("hint: ")]
+    again = run(*line.split()[1:], "--tp", "1", "--quant", "native")
+    assert again.code == 0 and "bge-m3" in again.out

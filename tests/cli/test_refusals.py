@@ -186,12 +186,16 @@ def test_an_engine_has_versions_that_last(
     ("words", "code", "said"),
     [
         (("llama-3.1-70b", "--gpu", "m4-max"), 3, "weights alone are too large; no link on file joins 2 x m4-max"),
-        (("llama-3.1-70b", "--gpu", "m4-max"), 3, "hint: a narrower --quant such as q8_0 or q4_k_m, or"),
+        (
+            ("llama-3.1-70b", "--gpu", "m4-max"),
+            3,
+            "q8_0 or q4_k_m; what one holds: inferplan fit llama-3.1-70b --have 1x-m4-max;",
+        ),
         (("llama-3.1-70b", "--gpu", "m4-max", "--quant", "fp8"), 2, "m4-max has no fp8 arithmetic"),
         (
             ("llama-3.1-405b", "--gpu", "h100-sxm", "--most", "4"),
             3,
-            "hint: a larger --most, a narrower --quant such as fp8",
+            "hint: a larger --most; --quant w4a16; ",
         ),
         (("deepseek-r1", "--gpu", "vr200"), 2, "hint: give it: --memory 64GB"),
         (("llama-3.1-8b", "--gpu", "h100-sxm", "--memory", "0GB"), 2, "no memory at all"),

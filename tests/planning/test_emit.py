@@ -669,6 +669,7 @@ CHANGED: dict[str, Any] = {
     "roles": (("kv", "fp8"),),
     "power_cap": 500.0,
     "sampling": "top-p",
+    "nvlink_bridge": True,
     "host.step": 1e-3,
     "host.layer": 1e-3,
     "host.request": 1e-3,

@@ -230,7 +230,7 @@ def test_no_score_on_file_is_mistyped() -> None:
     [
         ("llama-3.1-8b", 0.9, {}),
         ("llama-3.1-8b", 0.97, {"w4a16": "93.0% of Arena-Hard", "nvfp4": "94.4% of OpenLLM v2"}),
-        ("phi-4", 0.99, dict.fromkeys(("fp8", "int8", "nvfp4"), "nothing published")),
+        ("phi-4", 0.99, dict.fromkeys(("fp8", "int8", "nvfp4"), "none published")),
     ],
 )
 def test_a_least_share_leaves_out_what_keeps_less_or_was_never_published(
@@ -263,8 +263,10 @@ def test_a_least_share_that_leaves_nothing_or_has_nothing_to_leave_out() -> None
     with pytest.raises(UsageError, match=r"no format of --quant keeps --quality 0.98") as refused:
         Space(base=request, gpus=("l4",), quants=("fp8",), quality=0.98)
     assert refused.value.because == "fp8: 94.5% of GSM8K"  # 70.43 of 74.53
-    with pytest.raises(UsageError, match="--quant names none"):
-        Space(base=request, gpus=("l4",), quants=(None,), quality=0.98)
+    own = Space(base=request, gpus=("l4",), quants=(None, "bf16"), quality=0.999)  # its config.json: bfloat16
+    assert own.left_out == {} and Space(base=request, gpus=("l4",), quants=("fp16",)).left_out == {}
+    with pytest.raises(UsageError, match="no format of --quant"):
+        Space(base=request, gpus=("l4",), quants=("fp16",), quality=0.999)
     with pytest.raises(UsageError, match=r"quality is in \(0, 1\], not 2"):
         Space(base=request, gpus=("l4",), quality=2.0)
     assert Space(base=request, gpus=("l4",), quants=(None, "fp8"), quality=0.98).left_out == {"fp8": "94.5% of GSM8K"}

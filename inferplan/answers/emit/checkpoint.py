@@ -11,7 +11,7 @@ from inferplan.catalog.files import variant
 from inferplan.catalog.quality import quantised_checkpoint
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.models.spec import ModelSpec
+from inferplan.models.spec import YARN, ModelSpec
 
 _REPOSITORY = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)")
 _STORED = ("weights", "experts", "embedding", "head")
@@ -48,6 +48,7 @@ def repository(name: str, model: ModelSpec, chat: bool = False) -> str:
 
     Raises ``UsageError`` where the source names no repository on the Hugging Face hub.
     """
+    name = name[: -len(YARN)] if model.yarn and model.yarn.used and name.lower().endswith(YARN) else name
     path = Path(name)
     if path.is_dir() or (name.endswith(".gguf") and path.is_file()):
         return name

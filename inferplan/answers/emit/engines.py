@@ -26,6 +26,7 @@ ENGINES = {
     "sglang": EngineCommand(sglang.sglang, sglang.TAKES, sglang.PORT),
     "trtllm": EngineCommand(trtllm.trtllm, trtllm.TAKES, trtllm.PORT),
     "atom": EngineCommand(atom.atom, atom.TAKES, atom.PORT),
+    "ktransformers": EngineCommand(sglang.ktransformers, sglang.TAKES_EXPERTS, sglang.PORT),
     "llama.cpp": EngineCommand(llama_cpp.llama_cpp, llama_cpp.TAKES, llama_cpp.PORT),
 }
 

@@ -8,7 +8,7 @@ from inferplan.errors import UsageError
 
 TAKES = frozenset(
     {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
-    | {"offload.gpu_layers", "offload.cpu_moe_layers"}
+    | {"model.yarn", "offload.gpu_layers", "offload.cpu_moe_layers"}
 )
 PORT = 8080
 _KV = {"fp16": "f16", "bf16": "bf16", "fp32": "f32"}
@@ -31,6 +31,8 @@ def llama_cpp(launch: Launch) -> list[str]:
     file = checkpoint(launch)
     flags = ["llama-server", "-m" if file.endswith(".gguf") else "-hf", file]
     flags += ["-c", str(launch.context * launch.sequences), "-np", str(launch.sequences)]
+    if (yarn := launch.yarn) is not None:
+        flags += ["--rope-scaling", "yarn", "--rope-scale", f"{yarn.factor:g}", "--yarn-orig-ctx", str(yarn.original)]
     flags += [*_layers(launch), "-b", str(launch.token_budget), "-ctk", _KV[kv], "-ctv", _KV[kv]]
     return flags + (["-sm", "layer"] if launch.deployment.parallel.pp > 1 else [])
 

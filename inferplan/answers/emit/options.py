@@ -17,7 +17,7 @@ PREDICTION = frozenset(
     | {f"speculation.{name}" for name in ("acceptance", "basis", "texts")}
     | {f"host.{name}" for name in ("step", "layer", "request")}
     | {"power_cap"}  # set on the device: reports/emit.py says so
-    | {"lora.active", "sampling"}
+    | {"lora.active", "sampling", "nvlink_bridge"}
     | {f"media.{name}" for name in ("images", "image_size", "video_frames", "audio_seconds", "sets", "text")}
     | {f"offload.{name}" for name in ("host", "host_memory", "host_link")}
 )
@@ -37,7 +37,8 @@ def changed_options(request: Request) -> dict[str, Any]:
 def refuse_untaken(launch: Launch, takes: frozenset[str]) -> None:
     """Raise ``UsageError`` for an option that neither :data:`SHARED`, :data:`PREDICTION` nor ``takes`` names."""
     drafts = dict(_differing(launch.drafts.speculation, PLAIN, "speculation."))
-    untaken = sorted({*changed_options(launch.request), *drafts} - SHARED - PREDICTION - takes)
+    scaled = ["model.yarn"] if launch.yarn else []
+    untaken = sorted({*changed_options(launch.request), *drafts, *scaled} - SHARED - PREDICTION - takes)
     if untaken:
         words = ", ".join(name.rpartition(".")[2].replace("_", " ") for name in untaken)
         raise UsageError(

@@ -9,6 +9,8 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
+from inferplan.estimate.remedies import what_would_fit
+from inferplan.models.spec import Yarn, longer_than
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.serving.waiting import QueueOrder
@@ -72,6 +74,12 @@ class Launch:
         return _smallest(self.deployment).memory_fraction
 
     @property
+    def yarn(self) -> Yarn | None:
+        """How the positions of the model are scaled by flags, where its config does not say it."""
+        found = self.deployment.model.yarn
+        return found if found is not None and found.used else None
+
+    @property
     def checkpoint_bytes(self) -> float:
         """Bytes of the weights over all devices that share one copy."""
         parallel, footprint = self.deployment.parallel, _smallest(self.deployment)
@@ -114,14 +122,16 @@ def launch(
     limit = deployment.model.max_context
     if limit and (context or 1) > limit:
         raise InfeasibleError(
-            f"{deployment.model.name} has no context of {context:,} tokens", because=f"its longest is {limit:,}"
+            f"{deployment.model.name} has no context of {context:,} tokens",
+            because=f"its longest is {limit:,}",
+            hint=f"--context {limit}, or {longer_than(deployment.model, context or 1)}",
         )
     if longest < (context or 1):
-        pool = _smallest(deployment).kv_pool
+        pool, asked = _smallest(deployment).kv_pool, f"one request of {context:,} tokens" if context else "a request"
         raise InfeasibleError(
-            f"{deployment.describe()} does not hold one request of {context or 1:,} tokens",
+            f"{deployment.describe()} does not hold {asked}",
             because=f"the cache pool is {format_bytes(pool)}, which holds {longest:,} tokens",
-            hint="a shorter --context, more GPUs or a narrower --quant",
+            hint=_way_out(deployment, context or 1, longest, drafts),
         )
     known = int(longest) if limit else None
     return Launch(
@@ -132,6 +142,14 @@ def launch(
         drafts=drafts,
         role=role,
     )
+
+
+def _way_out(deployment: Deployment, context: int, longest: float, drafts: Drafts) -> str:
+    """What holds a request of ``context`` tokens, where ``longest`` are held."""
+    if drafts.speculation.draft is not None:
+        return "a shorter --context, more GPUs or a narrower --quant"
+    shorter = f"--context {longest:.0f}, or " if longest >= 1 else ""
+    return shorter + what_would_fit(Footprint(deployment=deployment, batch=1.0, prompt=context, context=context))
 
 
 def in_role(launch: Launch, role: Role) -> Launch:

@@ -1,15 +1,23 @@
-"""The command of SGLang (``srt/arg_groups/fields/*.py``; tests/planning/test_emit_flags.py cites each by line)."""
+"""The command of SGLang (``srt/arg_groups/fields/*.py``; tests/planning/test_emit_flags.py cites each by line), and of
+its fork with kt-kernel (kvcache-ai/ktransformers, issue 1608; Kimi-K2-Thinking-Native.md and MiniMax-M2.1-Tutorial.md
+of ``doc/en/kt-kernel`` at 15c624d)."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 from inferplan.answers.emit.checkpoint import checkpoint, draft_checkpoint, online
 from inferplan.answers.emit.replica import Launch, dtype, head_of, kv_dtype, refuse_degrees
+from inferplan.catalog.assemble import native_precision
 from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Offload, moe_parts
 from inferplan.models.prediction import MTP
 
 TAKES = frozenset(
     {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
     | {
+        "model.yarn",
         "parallel.redundant",
         "parallel.spread_dense",
         "flags.memory_fraction",
@@ -23,8 +31,13 @@ TAKES = frozenset(
     }
     | {f"speculation.{field}" for field in ("length", "branches", "draft", "first", "later", "block")}
 )
+TAKES_EXPERTS = TAKES | {"offload.cpu_moe_layers"}
 PORT, BOOTSTRAP_PORT = 30000, 8998
 ROUTER = "sglang-router 0.3.2"
+_GGUF, _NATIVE = "LLAMAFILE", "FP8"
+METHODS = {"q4_k": _GGUF, "q8_0": _GGUF, "fp8-block": _NATIVE}
+_FOLDER = {_GGUF: "${KT_WEIGHTS:?folder with the GGUF files of the experts}"}
+_FOLDER |= {_NATIVE: "${KT_WEIGHTS:?folder of the checkpoint}"}
 _HEADS = {MTP: "NEXTN", "eagle": "EAGLE", "eagle3": "EAGLE3"}
 _KV = {"fp8": "fp8_e4m3", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "bf16": "bf16"}
 
@@ -59,6 +72,8 @@ def sglang(launch: Launch) -> list[str]:
                 hint=f"--engine sglang{name}, or the name of a kernel",
             )
         flags += [{"experts": "--moe-runner-backend", "attention": "--attention-backend"}[role], name]
+    if launch.yarn is not None:  # the model cards of Qwen3, "Processing Long Texts"
+        flags += ["--json-model-override-args", json.dumps({"rope_scaling": launch.yarn.rope})]
     flags += [] if launch.context is None else ["--context-length", str(launch.context)]
     if asked.max_sequences is not None:
         flags += ["--max-running-requests", str(launch.sequences * parallel.dp)]
@@ -127,3 +142,40 @@ def _drafts(launch: Launch) -> list[str]:
         "unquant" if online(launch) and not launch.holds else None
     )  # else it takes over that of the model: serving_hook.py:685
     return flags + (["--speculative-draft-model-quantization", own] if own else [])
+
+
+def ktransformers(launch: Launch) -> list[str]:
+    """``python -m sglang.launch_server`` of the fork that has ``--kt-...``; without experts on the host it is SGLang.
+
+    Raises ``UsageError`` for experts of some layers, and for GGUF files of what the GPU holds: SGLang reads that from
+    the checkpoint.
+    """
+    deployment, offload = launch.deployment, launch.deployment.offload
+    layers = len(deployment.model.sequence)
+    if offload is None:
+        return sglang(launch)
+    if any(moe_parts(layer) for layer in deployment.model.sequence[offload.experts :]):
+        raise UsageError(
+            "ktransformers is started with the experts of every layer on the host",
+            because="--kt-num-gpu-experts counts experts of each layer, not layers",
+            hint=f"--cpu-moe-layers {layers} --host 2x-xeon-8452y --host-memory 1TB, or emit sglang",
+        )
+    experts, native = deployment.precision.experts, native_precision(deployment.model)
+    method = METHODS[experts.name]
+    if method == _GGUF and deployment.precision.weights != native.weights:
+        raise UsageError(
+            f"SGLang reads what the GPU holds from the checkpoint, not in {deployment.precision.weights.name}",
+            because="GGUF files are those of the experts alone (--kt-weight-path)",
+            hint=f"--experts {experts.name} without --quant",
+        )
+    kept = replace(deployment, precision=replace(deployment.precision, experts=native.experts), offload=None)
+    plain = replace(launch, deployment=kept)
+    words = [*sglang(plain), "--kt-method", method, "--kt-weight-path", _FOLDER[method]]
+    return words + _threads(offload)
+
+
+def _threads(offload: Offload) -> list[str]:
+    """One thread a core, and a pool of them for each socket, which reads its own part of every expert."""
+    host = offload.host.hardware
+    flags = ["--kt-cpuinfer", str(host.units), "--kt-threadpool-count", str(host.sockets)]
+    return [*flags, "--kt-num-gpu-experts", "0", "--disable-shared-experts-fusion"]

@@ -14,7 +14,7 @@ TAKES = frozenset(
     {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
     | {"parallel.redundant", "flags.memory_fraction", "flags.block_size", "flags.two_batch_overlap"}
     | {"flags.prefill_schedule_interval"}
-    | {"offload.cpu_offload_gb"}
+    | {"offload.cpu_offload_gb", "model.yarn"}
     | {f"lora.{field}" for field in ("rank", "modules", "slots", "folder")}
     | {f"speculation.{field}" for field in ("length", "branches", "draft", "first", "later", "block")}
 )
@@ -62,6 +62,8 @@ def vllm(launch: Launch) -> list[str]:
     flags += ["--enable-dbo"] if asked.two_batch_overlap else []
     interval = asked.prefill_schedule_interval
     flags += [] if interval is None else ["--prefill-schedule-interval", str(interval)]
+    if (yarn := launch.yarn) is not None:  # docs.vllm.ai, "Context Extension"; the table replaces that of the config
+        flags += ["--hf-overrides", json.dumps({"rope_parameters": yarn.rope | {"rope_theta": yarn.theta}})]
     flags += [] if launch.context is None else ["--max-model-len", str(launch.context)]
     flags += ["--max-num-seqs", str(sequences), "--max-num-batched-tokens", str(launch.token_budget)]
     flags += ["--scheduling-policy", "priority"] if launch.queue == "priority" else []

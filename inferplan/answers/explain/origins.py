@@ -18,6 +18,7 @@ from inferplan.catalog.power import CLOCKS, power_place, power_shares
 from inferplan.catalog.yaml_text import line_of
 from inferplan.devices.constants import alike
 from inferplan.devices.engine import EngineSpec
+from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UnknownNameError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import LayerGroup
@@ -61,7 +62,7 @@ class Origins:
             if self.request.memory and tuple(field) in _OPTIONS:
                 return _OPTIONS[tuple(field)], ""
             if path[0] == "links":
-                path = ["links", [link.name for link in deployment.hardware.links].index(str(path[1])), "bandwidth"]
+                path = [*_link(deployment.hardware, str(path[1])), "bandwidth"]
             return self.at(catalog.find("hardware", self.request.gpu), *path), deployment.hardware.source
         if kind == "model":
             if path[0] == "generation" and path[1] in dict(self.request.generation):
@@ -94,6 +95,8 @@ class Origins:
             return self._constant(str(path[0]), str(path[1]), path[2:]), source
         if kind == "anchor":
             return self._anchor_place(str(path[0]))
+        if kind == "own":
+            return _own_place(self, *path), ""
         if kind == "step":
             return self._step_place(str(path[0])), ""
         if kind in ("number", "part"):
@@ -110,7 +113,9 @@ class Origins:
         if kind == "host" and field == ("hardware", "memory", "usable") and asked.host_memory:
             return "--host-memory", ""
         if kind == "host" and offload is not None:
-            there = replace(self.request, gpu=asked.host, memory=asked.host_memory, calibration=None)
+            there = replace(
+                self.request, gpu=asked.host, memory=asked.host_memory, nvlink_bridge=False, calibration=None
+            )
             return Origins(request=there, deployment=offload.host)._place(field, phase)
         streamed = self.deployment.streamed
         if streamed is not None:
@@ -121,7 +126,7 @@ class Origins:
             return "--host-link", ""
         path: tuple[str | int, ...] = ("host_link", "bandwidth")
         if isinstance(hardware.host_link, str):
-            path = ("links", [link.name for link in hardware.links].index(hardware.host_link), "bandwidth")
+            path = (*_link(hardware, hardware.host_link), "bandwidth")
         return self.at(catalog.find("hardware", self.request.gpu), *path), hardware.source
 
     def at(self, path: Path, *field: str | int) -> str:
@@ -195,11 +200,8 @@ class Origins:
                 return "1 by construction, not fitted (docs/lora.md)"
         if kernel == "elementwise" and (own := filter_place(label, str(key[-1]))):
             return self.at(catalog.config_root() / FILTERS, *own)
-        engine, fit = self.request.engine.partition("@")[0], calibration.fit(kernel, label)
-        entry = own_kernels(self.deployment.hardware, engine)
-        if key == ["memory"] and entry is not None and fit is not None and fit.memory == entry.reads:
-            path = catalog.find("engines", engine)
-            return self.at(path, "kernels", catalog.load("engines", engine, EngineSpec).kernels.index(entry), "reads")
+        if (reached := _own_constant(self, kernel, label, key)) is not None:
+            return reached
         file = calibration_file(self.deployment.hardware, self.request.engine)
         assert file is not None  # a kernel with constants has them from a file
         rest = class_file(self.deployment.hardware)
@@ -279,6 +281,38 @@ class Origins:
             yield from self._fields(part, (*path, where))
             if group.repeat > 1:
                 yield self.model("repeat", group.repeat, *path, "repeat")
+
+
+def _link(hardware: HardwareSpec, name: str) -> tuple[str | int, ...]:
+    """The path in the YAML of a link that joins the devices: of its bridge, which is no part of ``links`` there."""
+    if hardware.bridge is not None and hardware.bridge.name == name:
+        return ("bridge",)
+    return "links", [link.name for link in hardware.links if link != hardware.bridge].index(name)
+
+
+def _own_constant(origins: Origins, kernel: str, label: str, key: list[str | int]) -> str | None:
+    """Where an engine's file has what its kernels reach of a device's memory and arithmetic; ``None`` elsewhere."""
+    hardware, fit = origins.deployment.hardware, origins.deployment.calibration.fit(kernel, label)
+    entry, weights = own_kernels(hardware, origins.request.engine.partition("@")[0]), label.rpartition("x")[0]
+    if entry is None or fit is None:
+        return None
+    if key == ["math"] and kernel.startswith("grouped_matmul") and weights in entry.flop:
+        return _own_place(origins, "flop", weights)
+    if key == ["memory"] and fit.memory == entry.reads:
+        return _own_place(origins, "reads")
+    if key == ["memory"] and fit.memory == entry.experts_of(hardware):
+        joined = hardware.sockets in entry.sockets
+        return _own_place(origins, *(("sockets", hardware.sockets) if joined else ("reads_experts",)))
+    return None
+
+
+def _own_place(origins: Origins, *field: str | int) -> str:
+    """A field of the engine's own kernels on the device."""
+    engine = origins.request.engine.partition("@")[0]
+    entry = own_kernels(origins.deployment.hardware, engine)
+    kernels = catalog.load("engines", engine, EngineSpec).kernels
+    index = next(i for i, one in enumerate(kernels) if one == entry)
+    return origins.at(catalog.find("engines", engine), "kernels", index, *field)
 
 
 def _named(value: Any) -> bool:

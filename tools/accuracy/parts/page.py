@@ -8,6 +8,7 @@ from pathlib import Path
 from inferplan.estimate.resting import PARTS as PRICED
 from tools.accuracy.parts.cold_start import cold_start_part
 from tools.accuracy.parts.filters import filters_part
+from tools.accuracy.parts.host_experts import host_experts_part
 from tools.accuracy.parts.host_weights import host_part
 from tools.accuracy.parts.lora import lora_part
 from tools.accuracy.parts.masks import hidden_part, masks_part
@@ -21,6 +22,7 @@ from tools.accuracy.scores import markdown
 PARTS: Sequence[Callable[[Path], Part]] = (
     lora_part,
     host_part,
+    host_experts_part,
     power_part,
     caps_part,
     mig_part,

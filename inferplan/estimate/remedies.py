@@ -1,0 +1,81 @@
+"""What would make a load fit that does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from inferplan.devices.engine import EngineFlags
+from inferplan.errors import InferplanError
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.memory import Footprint
+from inferplan.models.gguf_formats import file_precision, is_file_type
+from inferplan.work.formats import find_format, parse_precision
+
+_WIDEST = 64
+"""The largest tensor parallelism that is offered to a load that does not fit."""
+
+
+def what_would_fit(footprint: Footprint) -> str:
+    """What would make it fit, most direct first; each is tried before it is said."""
+    deployment = footprint.deployment
+    best = int(np.min(footprint.max_batch()))
+    hints = [f"--batch {best}"] if best >= 1 else []
+    wider = _wider(footprint, deployment)
+    hints += [wider] if wider else []
+    precision, fp8, files = (
+        deployment.precision,
+        find_format("fp8"),
+        deployment.engine.loads("q8_0", deployment.hardware),
+    )
+    if not files and min(precision.weights.bits, precision.experts.bits) > fp8.bits:
+        narrow = replace(deployment, precision=replace(precision, weights=fp8, experts=fp8, exceptions=()))
+        if _would_fit(footprint, narrow):
+            hints.append("--weights fp8")
+        elif not wider and (over := _wider(footprint, narrow)):
+            hints.append(f"--weights fp8 {over}")
+    engine = deployment.engine
+    fewer = engine.model_copy(update={"defaults": EngineFlags(max_sequences=128).applied(engine.defaults)})
+    if not engine.sized_for_batch and _would_fit(footprint, replace(deployment, engine=fewer)):
+        hints.append("--max-num-seqs 128 (a smaller sampler)")
+    hints += [] if any("fp8" in hint for hint in hints) else _narrower(footprint, deployment)
+    return ", or ".join(hints) or "a GPU with more memory"
+
+
+def _narrower(footprint: Footprint, deployment: Deployment) -> list[str]:
+    """The widest format under 16 bits in which it fits, of those that its engine is seen to load on that device."""
+    model, hardware, engine = deployment.model, deployment.hardware, deployment.engine
+    if model.native.packed:
+        return []
+    for name in ("q8_0", "q4_k_m", "w4a16"):
+        if not engine.loads(name, hardware):
+            continue
+        precision = (
+            file_precision(model, name) if is_file_type(name) else parse_precision(name, frozenset(hardware.peak))
+        )
+        if precision.weights.bits < deployment.precision.weights.bits and _would_fit(
+            footprint, replace(deployment, precision=precision)
+        ):
+            return [f"--quant {name}"]
+    return []
+
+
+def _would_fit(footprint: Footprint, deployment: Deployment) -> bool:
+    return replace(footprint, deployment=deployment).fits
+
+
+def _wider(footprint: Footprint, deployment: Deployment) -> str:
+    """The smallest doubling of its tensor parallelism, or of its stages, that holds the load; empty if none does."""
+    name = "pp" if deployment.engine.layers_alone else "tp"
+    degree: int = getattr(deployment.parallel, name)
+    while (degree := degree * 2) <= _WIDEST:
+        own: dict[str, Any] = {name: degree}
+        try:
+            divided = replace(deployment, parallel=replace(deployment.parallel, **own))
+        except InferplanError:
+            continue
+        if _would_fit(footprint, divided):
+            return f"--{name} {degree}"
+    return ""
