@@ -33,6 +33,7 @@ from inferplan.catalog.workloads import (
     asked_arrivals,
     asked_lengths,
     asked_limits,
+    borrowed_limit,
     load_workload,
     shared_text,
 )
@@ -206,8 +207,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     if people is None:
         _note_replaced(values, named)
     base, demand = with_media(Request(model=model, gpu="", media=question_of(MediaAsked, values)), demand, named)
-    structured = question_if_asked(Structured, values)
-    demand = replace(_naming_adapters(demand, values), structured=structured, people=people)
+    demand = replace(_naming_adapters(demand, values), structured=question_if_asked(Structured, values), people=people)
     limits = _limits(model, values, named, demand)
     slo = screened_by(demand.classes) if demand.classes else limits
     asked = question_of(SpaceAsked, values)
@@ -248,6 +248,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         routing=asked.routing,
         budgets=budgets if len(budgets) > 1 else (),
         most=most,
+        borrowed=None if demand.offline or demand.trace or demand.of_sessions else borrowed_limit(values, named),
         api=parse_api_price(values["api_price"]),
     )
 
