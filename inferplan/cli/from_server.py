@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -12,7 +11,6 @@ import click
 
 from inferplan.cli.declared import with_options
 from inferplan.cli.options import API_KEY, Command, engine_is_named, key_asked, typed, watching, writable
-from inferplan.cli.validate import FACTS_OF_DEPLOYMENT, facts_of
 from inferplan.errors import InfeasibleError, InferplanError, NetworkError, ToleranceError, UsageError
 from inferplan.extras import require
 from inferplan.features import require_together
@@ -40,6 +38,8 @@ _MOST_OUTPUT = 128
 
 def _stated(text: str) -> tuple[tuple[str, str], ...]:
     """``gpu=h100-sxm,tp=2`` as pairs. Raises ``UsageError``."""
+    from inferplan.cli.validate import FACTS_OF_DEPLOYMENT
+
     found: dict[str, str] = {}
     for one in parse_values(text):
         name, _, value = (part.strip() for part in one.partition("="))
@@ -169,6 +169,8 @@ class _Source:
 
     def _look(self) -> Server:
         """What answers there. Raises ``UsageError`` for another model, and for one at work that is to be measured."""
+        import asyncio
+
         from inferplan.measuring.client import Client
         from inferplan.measuring.server import describe, settled
 
@@ -207,6 +209,8 @@ class _Source:
 
     def _facts(self, server: Server) -> dict[str, str]:
         """What runs there, by the columns of rows: as stated, as the server says, else as the plan's only one."""
+        from inferplan.cli.validate import FACTS_OF_DEPLOYMENT, facts_of
+
         space, stated = self.question.space, dict(self.asked.facts)
         values: dict[str, Any] = dict.fromkeys(name.replace("-", "_") for name in FACTS_OF_DEPLOYMENT)
         values |= {name.replace("-", "_"): value for name, value in stated.items()} | {"backend": None}
@@ -291,6 +295,8 @@ class _Source:
 
     def _measured(self, facts: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]:
         """Rows of loads that were sent, and notes."""
+        import asyncio
+
         from inferplan.measuring.figures import figure_rows
         from inferplan.measuring.session import MeasuringSettings, measure, start
         from inferplan.reports.measuring import late_client
@@ -325,6 +331,8 @@ class _Source:
 
     def _read(self, server: Server, facts: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]:
         """Rows of what the server did for others, and notes."""
+        import asyncio
+
         from inferplan.measuring.figures import facts_of_server
         from inferplan.measuring.scrapes import Scraped, ScrapesAsked, scrape
         from inferplan.validation.held_out import FEWEST

@@ -308,13 +308,14 @@ def _of_cadence(values: dict[str, Any]) -> dict[str, Any]:
 def _constant(base: Request, values: dict[str, Any], asked: SpaceAsked) -> Request:
     """The request that all candidates begin from: what the search does not vary."""
     same = {one.name: values[one.name] for one in options_of(Request, without=_NOT_CONSTANT)}
+    chosen = {"backends": values["backend"]} if values["backend"] else {}
     return replace(
         base,
         **option_values(Request, same),
         calibration=asked.calibration,
         expert_skew=values["expert_skew"],
         roles=asked.roles,
-        flags=EngineFlags(backends=values["backend"] or (), **option_values(EngineFlags, _of_cadence(values))),
+        flags=EngineFlags(**chosen, **option_values(EngineFlags, _of_cadence(values))),
         lora=_adapters(values, _slots(values, asked)),
     )
 
