@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
@@ -28,12 +28,20 @@ if TYPE_CHECKING:
     from inferplan.validation.held_out import HeldOut
     from inferplan.validation.run import Pricing
 
+_Given = TypeVar("_Given")
 _SCRAPES = 36
 """Scrapes of a server that is read, whatever the time: six for each stretch that is a row."""
 _TIMEOUT = 30.0
 """Seconds without a byte after which a server is taken not to say what it is."""
 _MOST_OUTPUT = 128
 """Tokens that a request of ours asks for at the most."""
+
+
+def _awaited(work: Coroutine[Any, Any, _Given]) -> _Given:
+    """What it gives in an event loop of its own (asyncio takes 20 ms to import, and few plans ask a server)."""
+    import asyncio
+
+    return asyncio.run(work)
 
 
 def _stated(text: str) -> tuple[tuple[str, str], ...]:
@@ -169,8 +177,6 @@ class _Source:
 
     def _look(self) -> Server:
         """What answers there. Raises ``UsageError`` for another model, and for one at work that is to be measured."""
-        import asyncio
-
         from inferplan.measuring.client import Client
         from inferplan.measuring.server import describe, settled
 
@@ -179,7 +185,7 @@ class _Source:
                 server = await describe(client, self.asked.served_model)
                 return server, (await settled(client)).running or 0.0 if self.asked.load else 0.0
 
-        server, running = asyncio.run(look())
+        server, running = _awaited(look())
         if running:
             raise UsageError(
                 f"{self.address.root} is at work for others",
@@ -295,8 +301,6 @@ class _Source:
 
     def _measured(self, facts: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]:
         """Rows of loads that were sent, and notes."""
-        import asyncio
-
         from inferplan.measuring.figures import figure_rows
         from inferplan.measuring.session import MeasuringSettings, measure, start
         from inferplan.reports.measuring import late_client
@@ -312,7 +316,7 @@ class _Source:
         )
         session = start(settings)
         with watching() as watch:
-            asyncio.run(measure(session, watch))
+            _awaited(measure(session, watch))
         lines, late = figure_rows(session, facts), late_client(session.loads)
         notes = [late] if late else []
         notes += [f"ended early: {session.ended}"] if session.ended else []
@@ -331,8 +335,6 @@ class _Source:
 
     def _read(self, server: Server, facts: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]:
         """Rows of what the server did for others, and notes."""
-        import asyncio
-
         from inferplan.measuring.figures import facts_of_server
         from inferplan.measuring.scrapes import Scraped, ScrapesAsked, scrape
         from inferplan.validation.held_out import FEWEST
@@ -342,7 +344,7 @@ class _Source:
         scraped, seconds = Scraped(address=self.address), self.asked.seconds
         with watching() as watch:
             times = ScrapesAsked(every=seconds / _SCRAPES, lasting=seconds)
-            asyncio.run(scrape([scraped], self.key, times, watch, read_counters))
+            _awaited(scrape([scraped], self.key, times, watch, read_counters))
         found = readings(scraped, seconds, {**facts, **facts_of_server(server)})
         notes = [f"left out: {count} {why}" for why, count in found.left_out.items()]
         notes += [scraped.gone] if scraped.gone else []
