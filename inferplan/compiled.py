@@ -1,17 +1,17 @@
-"""The event loop in machine code: what mypyc makes of modules of :mod:`inferplan.serving`, where somebody asked for it.
+"""The event loop in machine code, where somebody asked for it.
 
-The rules are written in Python; ``inferplan compile`` has the same files compiled, and beside them the loop of plain
-replicas, which is written a second time in C. Results are the same to the last bit (``tests/serving/test_compiled.py``,
-``tests/serving/test_plain_native.py``). What it makes lies in ``inferplan/machine_code``, a folder for each kind of
-Python, beside a record of the sources that it was made from. Where those are not the sources that are there, or it
-cannot be loaded, or there is nothing, Python runs the sources.
+The rules are written in Python. ``inferplan compile`` compiles the loop of plain replicas, which is written a second
+time in C; with ``--all`` mypyc compiles modules of :mod:`inferplan.serving`, too. Results are the same to the last bit
+(``tests/serving/test_compiled.py``, ``tests/serving/test_plain_native.py``). What is made lies in
+``inferplan/machine_code``, a folder for each kind of Python, beside a record of the sources that it was made from.
+Where those are not the sources that are there, or it cannot be loaded, or there is nothing, Python runs the sources.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from types import ModuleType
 from typing import Literal
@@ -37,8 +37,12 @@ RECORD = "made_from"
 """A file beside it: a digest, what compiled it, and the files of the package that the digest is of, a line each; after
 an empty line the files that were made, with their bytes.
 """
-_MADE = tuple(f"{module}{_SUFFIX}" for module in (*MODULES, NATIVE, f"{_LIBRARY}__mypyc"))
-"""The files that are made."""
+_MADE = "made"
+"""The folder that is compiled into, before what was made is kept."""
+_ALL = "all"
+"""What is compiled beside :data:`NATIVE`: :data:`MODULES`."""
+_AS_PYTHON_ROUNDS = ("-ffp-contract=off",) if sys.platform != "win32" else ()
+"""A product is rounded before it is added to."""
 _MYPY = """[mypy]
 follow_imports = skip
 ignore_missing_imports = True
@@ -129,32 +133,40 @@ is nothing.
 
 def state() -> State:
     """Whether the event loop runs in machine code."""
+    return _found()[0]
+
+
+def _found() -> tuple[State, Collection[str]]:
+    """The state, and the files that are used."""
     try:
         with open(os.path.join(FOLDER, RECORD), "rb") as file:
             made_from = file.read()
     except OSError:
-        return "none"
+        return "none", ()
     if os.environ.get(OFF) == "0":
-        return "off"
+        return "off", ()
     if not _is_of_these_sources(made_from):
-        return "of other sources"
-    return "in use" if _loads(made_from) else "unusable"
+        return "of other sources", ()
+    made = {line.split(" ")[0]: line for line in made_from.decode().partition("\n\n")[2].splitlines()}
+    return ("in use", made) if _loads(made.values()) else ("unusable", ())
 
 
-def _loads(made_from: bytes) -> bool:
-    """Whether all that a record names is there and the library can be loaded; it then is."""
+def _loads(made: Collection[str]) -> bool:
+    """Whether all that a record names is there and the library, if it has one, can be loaded; it then is."""
     try:
-        if made_from.partition(b"\n\n")[2] != _sizes().encode():  # to load what is cut off would end the process
+        names = [line.split(" ")[0] for line in made]
+        if not names or list(made) != _sizes(names):  # to load what is cut off would end the process
             return False
-        _load_library()
+        if f"{_LIBRARY}__mypyc{_SUFFIX}" in names:
+            _load_library()
     except (OSError, ImportError):  # a file is gone, or it was made for another system
         return False
     return True
 
 
-def _sizes() -> str:
-    """The files that are there of those that are made, with their bytes, a line each. Raises ``OSError``."""
-    return "\n".join(f"{name} {os.path.getsize(os.path.join(FOLDER, name))}" for name in _MADE)
+def _sizes(names: Collection[str]) -> list[str]:
+    """Files that were made, each with its bytes. Raises ``OSError``."""
+    return [f"{name} {os.path.getsize(os.path.join(FOLDER, name))}" for name in names]
 
 
 def _made(module: str) -> str:
@@ -166,8 +178,8 @@ class CompiledFinder:
 
     def __init__(self) -> None:
         self.names = {f"{_SERVING}.{module}": module for module in (*MODULES, NATIVE)}
-        self.current: bool | None = None
-        """Once somebody has asked."""
+        self.made: Collection[str] | None = None
+        """The files that are used, once somebody has asked."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -176,9 +188,10 @@ class CompiledFinder:
         module = self.names.get(name)
         if module is None:
             return None
-        if self.current is None:
-            self.current = state() == "in use"
-        return _spec(name, _made(module)) if self.current else None
+        if self.made is None:
+            self.made = _found()[1]
+        file = _made(module)
+        return _spec(name, file) if os.path.basename(file) in self.made else None
 
 
 def _spec(name: str, file: str) -> ModuleSpec | None:
@@ -208,11 +221,12 @@ def use_compiled() -> None:
         sys.meta_path.insert(0, CompiledFinder())
 
 
-def compile_modules() -> str:
-    """Have :data:`MODULES` compiled for this Python, in a minute or two: gives the folder of what was made.
+def compile_modules(everything: bool = False) -> str:
+    """Have :data:`NATIVE` compiled for this Python, in seconds, or :data:`MODULES` too, in a minute or two: gives the
+    folder of what was made.
 
-    Raises ``MissingExtraError`` without mypyc, ``UsageError`` where it or the C compiler fails, and ``InputFileError``
-    where the folder cannot be written.
+    Raises ``MissingExtraError`` without mypyc where that is asked for, ``UsageError`` where it or the C compiler fails,
+    and ``InputFileError`` where the folder cannot be written.
     """
     import subprocess
     from tempfile import TemporaryDirectory
@@ -220,10 +234,11 @@ def compile_modules() -> str:
     from inferplan.errors import UsageError
     from inferplan.extras import require
 
-    require("compiled", "compiling")
+    if everything:
+        require("compiled", "compile --all")
     with TemporaryDirectory() as work:
         environment = {**os.environ, OFF: "0", "PYTHONPATH": os.path.dirname(_PACKAGE)}
-        command = [sys.executable, "-m", "inferplan.compiled", work]
+        command = [sys.executable, "-m", "inferplan.compiled", _ALL if everything else NATIVE, work]
         done = subprocess.run(  # -m looks for modules in the current folder first: in one that is empty
             command, cwd=work, env=environment, capture_output=True, text=True, check=False
         )
@@ -242,7 +257,7 @@ def compile_modules() -> str:
                 because=f"the sources in {_PACKAGE} are not those that were compiled",
                 hint="run inferplan compile again, and leave them as they are meanwhile",
             )
-        _keep(os.path.join(work, "made"), made_from)
+        _keep(os.path.join(work, _MADE), made_from)
     return FOLDER
 
 
@@ -252,46 +267,79 @@ def _keep(made: str, made_from: bytes) -> None:
 
     from inferplan.errors import InputFileError
 
+    names = sorted(name for _, _, files in os.walk(made) for name in files)
     try:
         shutil.rmtree(FOLDER, ignore_errors=True)
         os.makedirs(FOLDER)
-        for folder, _, names in os.walk(made):
-            for name in names:
+        for folder, _, files in os.walk(made):
+            for name in files:
                 shutil.copy(os.path.join(folder, name), FOLDER)
         with open(os.path.join(FOLDER, RECORD), "wb") as file:
-            file.write(made_from + f"\n\n{_sizes()}".encode())
+            file.write(made_from + "\n\n{}".format("\n".join(_sizes(names))).encode())
     except OSError as error:
         raise InputFileError(f"cannot write {FOLDER}", because=error.strerror or "") from None
 
 
-def _build(work: str) -> None:
+def _build(what: str, work: str) -> None:
     """Compile into the folder ``made`` of ``work``, with its record beside it.
 
-    A process of its own, for both tools print and end as they like.
+    A process of its own, for the tools print and end as they like.
     """
-    from mypy.version import __version__ as release
-    from mypyc.build import mypycify
-    from setuptools import Extension, setup
-
     os.chdir(work)  # no project's own settings
+    compiler = "C"
+    if what == _ALL:
+        from mypy.version import __version__ as release
+
+        compiler = f"mypy {release}"
+    with open(RECORD, "w", encoding="utf-8", newline="") as file:
+        file.write(record(compiler, sources()))
+    _build_native()
+    if what == _ALL:
+        _build_modules()
+
+
+def _build_native() -> None:
+    """Compile :data:`NATIVE` as this Python compiles extensions."""
+    import shlex
+    import subprocess
+    import sysconfig
+
+    linker = shlex.split(sysconfig.get_config_var("LDSHARED") or "")
+    if not linker:
+        sys.exit("this Python does not say how its extensions are compiled")
+    compiler = shlex.split(os.environ.get("CC", "")) or linker[:1]
+    options = [*shlex.split(sysconfig.get_config_var("CCSHARED") or ""), f"-I{sysconfig.get_path('include')}"]
+    os.mkdir(_MADE)
+    made = os.path.join(_MADE, f"{NATIVE}{_SUFFIX}")
+    command = [*compiler, *linker[1:], "-O2", *_AS_PYTHON_ROUNDS, *options, source(NATIVE), "-o", made, "-lm"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        sys.exit(f"{command[0]}: {error.strerror}")
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "error:" in line] or done.stderr.splitlines()
+        sys.exit(errors[0] if errors else f"{command[0]} failed")
+
+
+def _build_modules() -> None:
+    """Have mypyc compile :data:`MODULES`."""
+    from mypyc.build import mypycify
+    from setuptools import setup
+
     with open("mypy.ini", "w", encoding="utf-8") as file:
         file.write(_MYPY)
-    with open(RECORD, "w", encoding="utf-8", newline="") as file:
-        file.write(record(f"mypy {release}", sources()))
     modules = [source(module) for module in MODULES]
     options = ["--config-file=mypy.ini", f"--cache-dir={os.devnull}"]
     extensions = mypycify([*options, *modules], opt_level="2", debug_level="0", target_dir="c", group_name=_LIBRARY)
-    extensions.append(Extension(NATIVE, [source(NATIVE)]))
-    if sys.platform != "win32":
-        for extension in extensions:  # as Python rounds: a product is rounded before it is added to
-            extension.extra_compile_args.append("-ffp-contract=off")
+    for extension in extensions:
+        extension.extra_compile_args.extend(_AS_PYTHON_ROUNDS)
     setup(
         name="inferplan",
         packages=[],
         ext_modules=extensions,
-        script_args=["--quiet", "build_ext", "--build-lib=made", "--build-temp=objects"],
+        script_args=["--quiet", "build_ext", f"--build-lib={_MADE}", "--build-temp=objects"],
     )
 
 
 if __name__ == "__main__":
-    _build(sys.argv[1])
+    _build(*sys.argv[1:])

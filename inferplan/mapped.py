@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 from weakref import WeakSet
 
@@ -15,6 +15,8 @@ _TIMES = 3
 """Columns of eight bytes."""
 _PIECE = 1 << 16
 """Requests of which memory is made ready at once."""
+_BLOCK = 1 << 20
+"""Bytes that are written at once."""
 FEWEST = 1 << 16
 """Requests of a run that is worth a file."""
 _MAPS: WeakSet[mmap.mmap] = WeakSet()
@@ -31,10 +33,12 @@ def unnamed_file() -> IO[bytes]:
 def mapped(size: int) -> mmap.mmap:
     """So many bytes of zeros. Raises ``OSError`` where the disk has no room."""
     with unnamed_file() as file:
-        if hasattr(os, "posix_fallocate"):  # a disk that is full says so now
+        if hasattr(os, "posix_fallocate"):  # a disk that is full says so now, not when a page is written
             os.posix_fallocate(file.fileno(), 0, size)
-        else:
-            file.truncate(size)
+        else:  # macOS, Windows
+            for first in range(0, size, _BLOCK):
+                file.write(bytes(min(_BLOCK, size - first)))
+            file.flush()
         return _map(file, size)
 
 
@@ -86,16 +90,23 @@ class Spool:
             put_aside()
 
 
-def spool_for(given: Sequence[npt.NDArray[np.generic] | None]) -> Spool | None:
+def spool_for(
+    given: Sequence[npt.NDArray[np.generic] | None], warn: Callable[[str], object] | None = None
+) -> Spool | None:
     """A file for what becomes of requests that come at these times, with these prompts and outputs; ``None`` for few,
-    where it is not known when they come, or where there is no room.
+    where it is not known when they come, or where no file can be made, which ``warn`` is told.
     """
     known = [one for one in given if one is not None]
     if len(known) < len(given) or len(known[0]) < FEWEST:
         return None
     try:
         return Spool(known)
-    except OSError:
+    except OSError as error:
+        if warn is not None:
+            warn(
+                f"no file can be made for {len(known[0]):,} requests ({error.strerror}): memory holds them; "
+                "TMPDIR=DIR names another folder"
+            )
         return None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import ceil, floor, log10
 from typing import Any
 
 from inferplan.catalog.files import load, names
@@ -14,7 +15,10 @@ from inferplan.models.media import MediaAsked
 from inferplan.spec import Field, Spec
 from inferplan.traffic.conversations import parse_think_time
 from inferplan.traffic.requests import ArrivalKind, Lengths, SharedPrefix, Slo, arrivals_of, parse_lengths
-from inferplan.units import Seconds
+from inferplan.units import Seconds, format_time
+
+_MUCH_LONGER = 2.0
+"""A limit on TTFT says little of prompts that are so many times as long as those that it was made for."""
 
 
 class PrefixSpec(Spec):
@@ -127,6 +131,53 @@ def asked_limits(values: Mapping[str, Any], named: WorkloadSpec | None, usual: S
     """The limits of ``--slo``, else those of the workload if it has any, else ``usual``; options replace them."""
     base = usual if named is None or named.slo is None else named.limits()
     return replace(load_limits(values["slo"]) if values["slo"] else base, **option_values(Slo, values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BorrowedLimit:
+    """A limit on TTFT that nobody stated: a workload's, for its own prompts of ``own`` tokens on average. prompt: those
+    of the prompts it is held to, which are much longer."""
+
+    workload: str
+    ttft: float
+    own: float
+    prompt: float
+
+    @property
+    def scaled(self) -> float:
+        """The limit in proportion to the prompts, of two digits."""
+        limit = self.ttft * self.prompt / self.own
+        place = 10.0 ** (floor(log10(limit)) - 1)
+        return float(f"{ceil(limit / place - 1e-9) * place:.2g}")
+
+    @property
+    def option(self) -> str:
+        """``"--ttft 3.9s"``."""
+        return f"--ttft {self.scaled:g}s"
+
+    def describe(self) -> str:
+        """``"the TTFT limit of 500 ms is that of workload rag for its prompts of 4,096 tokens; these have 32,000"``."""
+        return (
+            f"the TTFT limit of {format_time(self.ttft, 3)} is that of workload {self.workload} for its prompts of "
+            f"{self.own:,.0f} tokens; these have {self.prompt:,.0f}"
+        )
+
+    def choice(self) -> str:
+        """That, and what to state."""
+        return f"{self.describe()}; in proportion it is {self.option}; state --ttft to choose"
+
+
+def borrowed_limit(values: Mapping[str, Any], named: WorkloadSpec | None) -> BorrowedLimit | None:
+    """The limit on TTFT that a workload states for much shorter prompts than those asked for; ``None`` where somebody
+    states one."""
+    if named is None or named.slo is None or named.slo.ttft is None or named.prompt is None:
+        return None
+    if not values["prompt"] or values["ttft"] is not None or values["slo"]:
+        return None
+    own, asked = parse_lengths(named.prompt).average, parse_lengths(values["prompt"]).average
+    if asked <= _MUCH_LONGER * own:
+        return None
+    return BorrowedLimit(workload=named.name, ttft=named.slo.ttft, own=own, prompt=asked)
 
 
 def carried_media(asked: MediaAsked, named: WorkloadSpec | None, text: float | None) -> tuple[MediaAsked, Lengths]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import click
 import numpy as np
@@ -46,6 +48,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
 from inferplan.fields import first_given, option_values, question_if_asked
 from inferplan.planning.asked import SizingAsked
+from inferplan.planning.carried import with_media
 from inferplan.planning.confidence import MIDDLE, USUAL
 from inferplan.planning.day import (
     EVERY_POLICY,
@@ -60,6 +63,7 @@ from inferplan.planning.day import (
 from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
 from inferplan.planning.design import answer_alone
 from inferplan.planning.option import Sizing
+from inferplan.planning.processes import StoppedError
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.reports.day import days_report
@@ -152,7 +156,7 @@ policy_options = option_group(
 @load_options
 @policy_options
 @gets(prices=PricesAsked)
-@asks_of_request("host", "power_cap", "sampling")
+@asks_of_request("media", "host", "power_cap", "sampling")
 @gets(energy=EnergyOfDay)
 @report_options
 def day_command(
@@ -174,28 +178,36 @@ def day_command(
     Example: inferplan day llama-3.1-8b --gpu l4 --profile 00:00=0.1,08:00=2,20:00=0.5 --workload chat --ttft 2s
     --tpot 120ms --cold-start 90s
     """
-    load = _load(values, assemble(request))
-    designs = _designs(request, load, prices, values, others)
+    load = _load(values, request)
+    designs = _designs(load, prices, values, others)
     if energy is not None:
         for one in designs:
             _ = one.deployment.hardware.tdp  # an error without one, before the day
             require_together("day", one.deployment.features | {"energy"})
     total = load.requests(designs[0].asked.span) * sum(len(one.asked.policies) for one in designs)
-    with counting("requests", total) as progress:
-        days = simulate_days(designs, progress, processes(jobs))
+    try:
+        with counting("requests", total) as progress:
+            days = simulate_days(designs, progress, processes(jobs), lambda said: click.echo(f"note: {said}", err=True))
+    except StoppedError:
+        _interrupted(designs)
     report = with_people(days_report(days, energy), load.people, load.profile.peak, load.response, most=True)
-    stopped = len(days) < len(designs) or any(day.undone for day in days)
-    return replace(report, ends=_interrupted) if stopped else report
+    lost = [one for one in designs if one.label not in [day.label for day in days]]
+    stopped = lost or any(day.undone for day in days)
+    return replace(report, ends=partial(_interrupted, lost)) if stopped else report
 
 
-def _interrupted() -> None:
-    """Exit 130, after what is done has been written."""
+def _interrupted(lost: Sequence[DayDesign]) -> NoReturn:
+    """Exit 130, after what is done has been written. lost: designs of which nothing is."""
+    if lost:
+        of = ", ".join(one.label for one in lost if one.label)
+        click.echo(f"interrupted: no policy{of and f' of {of}'} was simulated to the end", err=True)
     raise click.Abort
 
 
 class _Load(NamedTuple):
-    """What comes. response: seconds of a mean request alone, of people."""
+    """What comes, and what is asked of devices with it. response: seconds of a mean request alone, of people."""
 
+    request: Request
     profile: Profile
     demand: Demand
     slo: Slo
@@ -208,12 +220,13 @@ class _Load(NamedTuple):
         return round(self.profile.expected(span))
 
 
-def _load(values: dict[str, Any], deployment: Deployment) -> _Load:
+def _load(values: dict[str, Any], request: Request) -> _Load:
     """The requests of the day: of a log, or of a profile."""
-    replayed = replay_of(values)
+    deployment, replayed = assemble(request), replay_of(values)
     if replayed is not None:
         slo = asked_limits(values, None, Slo(percentile=95.0))
-        return _Load(replayed.profile, _as_they_came(values, replayed), slo, replayed=replayed)
+        request, demand = with_media(request, _as_they_came(values, replayed), None, traced=True)
+        return _Load(request, replayed.profile, demand, slo, replayed=replayed)
     log = read_log(Path(values["profile_from"])) if values["profile_from"] else None
     trace = traces.read_trace(Path(values["profile_from"])) if values["profile_from"] and log is None else None
     if trace is not None:
@@ -238,11 +251,13 @@ def _load(values: dict[str, Any], deployment: Deployment) -> _Load:
     else:
         demand = _demand(_answering(values, named, deployment), named, trace)
         slo = asked_limits(values, named, Slo(percentile=95.0))
-    response = 0.0 if people is None else answer_alone(deployment, demand)
+    of_trace = trace is not None and not (values["prompt"] and values["output"])
+    request, demand = with_media(request, demand, named, of_trace)
+    response = 0.0 if people is None else answer_alone(assemble(request), demand)
     if people is not None:
         people.require_one_each(response)
         profile = profile.scaled(people.rate(response))
-    return _Load(profile, demand, slo, people, response)
+    return _Load(request, profile, demand, slo, people, response)
 
 
 def _require_said(values: dict[str, Any], named: WorkloadSpec | None, deployment: Deployment) -> None:
@@ -275,11 +290,9 @@ def _as_they_came(values: dict[str, Any], replayed: Replayed) -> Demand:
     return demand_of_trace(requests.head(_SIZED))
 
 
-def _designs(
-    request: Request, load: _Load, prices: PricesAsked, values: dict[str, Any], others: tuple[str, ...]
-) -> list[DayDesign]:
+def _designs(load: _Load, prices: PricesAsked, values: dict[str, Any], others: tuple[str, ...]) -> list[DayDesign]:
     """The design that is asked for, and those that change some of its options."""
-    routed = [_routed(text) for text in others]
+    request, routed = load.request, [_routed(text) for text in others]
     requests = [request, *(changed(request, text) for text, _ in routed)]
     usual_engines(
         request.engine,
@@ -295,6 +308,13 @@ def _designs(
     for one, label, routing in zip(requests, labels, routings):
         require_precision(one.quant)
         deployment = assemble(one)
+        carried, media = deployment.media, load.demand.media
+        if media is not None and (carried is None or carried.tokens != media.tokens):
+            raise UsageError(
+                f"--vs {label} makes other tokens of what requests carry than {request.model}",
+                because="all designs serve the same requests",
+                hint="inferplan day for each model",
+            )
         question = Question(
             space=Space(base=one, gpus=(one.gpu,), disaggregate=not one.flags.keeps_prompts_out),
             demand=load.demand,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
 from inferplan.cli.declared import with_options
 from inferplan.cli.options import API_KEY, Command, engine_is_named, key_asked, typed, watching, writable
-from inferplan.cli.validate import FACTS_OF_DEPLOYMENT, facts_of
 from inferplan.errors import InfeasibleError, InferplanError, NetworkError, ToleranceError, UsageError
 from inferplan.extras import require
 from inferplan.features import require_together
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from inferplan.validation.held_out import HeldOut
     from inferplan.validation.run import Pricing
 
+_Given = TypeVar("_Given")
 _SCRAPES = 36
 """Scrapes of a server that is read, whatever the time: six for each stretch that is a row."""
 _TIMEOUT = 30.0
@@ -38,8 +37,17 @@ _MOST_OUTPUT = 128
 """Tokens that a request of ours asks for at the most."""
 
 
+def _awaited(work: Coroutine[Any, Any, _Given]) -> _Given:
+    """What it gives in an event loop of its own (asyncio takes 20 ms to import, and few plans ask a server)."""
+    import asyncio
+
+    return asyncio.run(work)
+
+
 def _stated(text: str) -> tuple[tuple[str, str], ...]:
     """``gpu=h100-sxm,tp=2`` as pairs. Raises ``UsageError``."""
+    from inferplan.cli.validate import FACTS_OF_DEPLOYMENT
+
     found: dict[str, str] = {}
     for one in parse_values(text):
         name, _, value = (part.strip() for part in one.partition("="))
@@ -177,7 +185,7 @@ class _Source:
                 server = await describe(client, self.asked.served_model)
                 return server, (await settled(client)).running or 0.0 if self.asked.load else 0.0
 
-        server, running = asyncio.run(look())
+        server, running = _awaited(look())
         if running:
             raise UsageError(
                 f"{self.address.root} is at work for others",
@@ -207,6 +215,8 @@ class _Source:
 
     def _facts(self, server: Server) -> dict[str, str]:
         """What runs there, by the columns of rows: as stated, as the server says, else as the plan's only one."""
+        from inferplan.cli.validate import FACTS_OF_DEPLOYMENT, facts_of
+
         space, stated = self.question.space, dict(self.asked.facts)
         values: dict[str, Any] = dict.fromkeys(name.replace("-", "_") for name in FACTS_OF_DEPLOYMENT)
         values |= {name.replace("-", "_"): value for name, value in stated.items()} | {"backend": None}
@@ -306,7 +316,7 @@ class _Source:
         )
         session = start(settings)
         with watching() as watch:
-            asyncio.run(measure(session, watch))
+            _awaited(measure(session, watch))
         lines, late = figure_rows(session, facts), late_client(session.loads)
         notes = [late] if late else []
         notes += [f"ended early: {session.ended}"] if session.ended else []
@@ -334,7 +344,7 @@ class _Source:
         scraped, seconds = Scraped(address=self.address), self.asked.seconds
         with watching() as watch:
             times = ScrapesAsked(every=seconds / _SCRAPES, lasting=seconds)
-            asyncio.run(scrape([scraped], self.key, times, watch, read_counters))
+            _awaited(scrape([scraped], self.key, times, watch, read_counters))
         found = readings(scraped, seconds, {**facts, **facts_of_server(server)})
         notes = [f"left out: {count} {why}" for why, count in found.left_out.items()]
         notes += [scraped.gone] if scraped.gone else []

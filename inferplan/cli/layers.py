@@ -116,7 +116,7 @@ GROUPS: dict[str, Group] = {
     "page": Group("The page, the tools", "port token no-token person public-url folder no-browser seconds"),
     "output": Group(
         "Output",
-        "format o out report plot timeline rows show-rows verbose resume force jobs executor scheduler help",
+        "format o out report plot timeline rows show-rows verbose resume force jobs executor scheduler all help",
     ),
 }
 """Every option of every command, each in one group. A group is shown in the order of the command."""

@@ -33,7 +33,7 @@ from inferplan.catalog.workloads import (
     asked_arrivals,
     asked_lengths,
     asked_limits,
-    carried_media,
+    borrowed_limit,
     load_workload,
     shared_text,
 )
@@ -58,7 +58,6 @@ from inferplan.cli.restarts import cold_start_of
 from inferplan.devices.engine import CADENCE, EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
-from inferplan.estimate.towers import media_of_requests
 from inferplan.extras import require
 from inferplan.features import require_together
 from inferplan.fields import declared_keys, first_given, option_values, question_if_asked, question_of
@@ -68,6 +67,7 @@ from inferplan.models.spec import ModelSpec
 from inferplan.planning.adapters import slots_tried
 from inferplan.planning.agents import demand_of_agents, demand_of_sessions
 from inferplan.planning.asked import SizingAsked, SpaceAsked
+from inferplan.planning.carried import with_media
 from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
 from inferplan.planning.plan import PARTS, Plan, complete, plan, plan_budgets
 from inferplan.planning.power import PowerBudget
@@ -82,7 +82,7 @@ from inferplan.table import Report
 from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import outputs_of
-from inferplan.traffic.requests import ArrivalKind, Lengths, Media, OpenLoop, SharedPrefix, Slo, parse_lengths
+from inferplan.traffic.requests import ArrivalKind, Lengths, OpenLoop, SharedPrefix, Slo, parse_lengths
 from inferplan.traffic.thoughts import ThoughtsAsked, parse_budgets, refuse_thoughts_of_trace
 from inferplan.work.adapters import LoraAsked
 
@@ -206,9 +206,8 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
     if people is None:
         _note_replaced(values, named)
-    base, demand = _with_media(Request(model=model, gpu="", media=question_of(MediaAsked, values)), demand, named)
-    structured = question_if_asked(Structured, values)
-    demand = replace(_naming_adapters(demand, values), structured=structured, people=people)
+    base, demand = with_media(Request(model=model, gpu="", media=question_of(MediaAsked, values)), demand, named)
+    demand = replace(_naming_adapters(demand, values), structured=question_if_asked(Structured, values), people=people)
     limits = _limits(model, values, named, demand)
     slo = screened_by(demand.classes) if demand.classes else limits
     asked = question_of(SpaceAsked, values)
@@ -249,6 +248,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         routing=asked.routing,
         budgets=budgets if len(budgets) > 1 else (),
         most=most,
+        borrowed=None if demand.offline or demand.trace or demand.of_sessions else borrowed_limit(values, named),
         api=parse_api_price(values["api_price"]),
     )
 
@@ -308,13 +308,14 @@ def _of_cadence(values: dict[str, Any]) -> dict[str, Any]:
 def _constant(base: Request, values: dict[str, Any], asked: SpaceAsked) -> Request:
     """The request that all candidates begin from: what the search does not vary."""
     same = {one.name: values[one.name] for one in options_of(Request, without=_NOT_CONSTANT)}
+    chosen = {"backends": values["backend"]} if values["backend"] else {}
     return replace(
         base,
         **option_values(Request, same),
         calibration=asked.calibration,
         expert_skew=values["expert_skew"],
         roles=asked.roles,
-        flags=EngineFlags(backends=values["backend"] or (), **option_values(EngineFlags, _of_cadence(values))),
+        flags=EngineFlags(**chosen, **option_values(EngineFlags, _of_cadence(values))),
         lora=_adapters(values, _slots(values, asked)),
     )
 
@@ -441,17 +442,6 @@ def _of_classes(mix: ClassMix, values: dict[str, Any]) -> Demand:
         classes=mix.classes,
         queue=values["queue"],
     )
-
-
-def _with_media(request: Request, demand: Demand, named: WorkloadSpec | None) -> tuple[Request, Demand]:
-    """What is asked of devices and the demand, with what its requests carry beside text."""
-    text = None if demand.trace is not None else demand.prompt.average
-    asked, sets = carried_media(request.media, named, text)
-    request, carrying = replace(request, media=asked), media_of_requests(load_model(request.model), asked)
-    if carrying is None:
-        return request, demand
-    media = Media(tokens=carrying.tokens, sets=sets)
-    return request, replace(demand, prompt=media.beside(demand.prompt), text=demand.prompt, media=media)
 
 
 def _traced(values: dict[str, Any]) -> Demand:

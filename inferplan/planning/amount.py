@@ -49,7 +49,7 @@ def rounded_down(demand: Demand, amount: float) -> float:
     if is_whole(demand):
         return float(floor(amount))
     place = 10.0 ** (floor(log10(amount)) - _DIGITS + 1)
-    return floor(amount / place + 1e-9) * place
+    return float(f"{floor(amount / place + 1e-9) * place:.{_DIGITS}g}")  # as it is typed
 
 
 def unit_of(demand: Demand) -> str:
@@ -86,7 +86,7 @@ def option_of(demand: Demand) -> str:
 
 def asks_for(demand: Demand, amount: float) -> str:
     """The option with so much: ``"--people 330"``."""
-    return f"{option_of(demand)} {amount:.{'0f' if is_whole(demand) else '3g'}}"
+    return f"{option_of(demand)} {amount if is_whole(demand) else float(f'{amount:.{_DIGITS}g}'):.9g}"
 
 
 def is_whole(demand: Demand) -> bool:

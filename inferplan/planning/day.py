@@ -8,9 +8,9 @@ simulation of the whole span; docs/day.md has the formulas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from math import ceil, inf
 from typing import ClassVar, Literal
 
@@ -35,7 +35,6 @@ from inferplan.planning.happened import Happened
 from inferplan.planning.paid import HOUR, Paid
 from inferplan.planning.processes import Progress, StoppedError, run_beside
 from inferplan.planning.question import Question
-from inferplan.planning.turns import run_in_turns
 from inferplan.planning.verify import options_of
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule, require_some
 from inferplan.serving.cold_start import ColdStart
@@ -288,7 +287,8 @@ class PolicyDay(Paid):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Day:
     """The answer: the replica, and the policies in the order in which they were asked for, as far as they are done.
-    label: what tells it from the others, where several designs are compared."""
+    label: what tells it from the others, where several designs are compared. undone: policies that somebody stopped,
+    and the share of their requests that was simulated by then, as far as that was counted."""
 
     asked: DayAsked
     question: Question
@@ -298,6 +298,7 @@ class Day:
     requests: Requests
     policies: list[PolicyDay]
     label: str = ""
+    undone: Mapping[Policy, float] = field(default_factory=dict)
 
     @cached_property
     def happened(self) -> Happened | None:
@@ -308,11 +309,6 @@ class Day:
         log = asked.replay.first(asked.span)
         found = Happened(log=log, ran=asked.ran, span=asked.span, slo=self.question.slo, tariff=self.tariff)
         return found if found.known else None
-
-    @property
-    def undone(self) -> list[Policy]:
-        """Policies that somebody stopped."""
-        return [one for one in self.asked.policies if one not in [served.policy for served in self.policies]]
 
     @cached_property
     def hourly(self) -> list[tuple[float, float, slice]]:
@@ -459,8 +455,14 @@ class DayDesign:
         options = replace(options, progress=progress, tokens_timed=False, spool=spool)
         return simulate(self.deployment, requests, work.design.flags, options)
 
-    def day(self, work: DayWork, requests: Requests, results: dict[Policy, SimulationResult]) -> Day:
-        """The answer from what each policy gives, of those that were simulated to the end."""
+    def day(
+        self,
+        work: DayWork,
+        requests: Requests,
+        results: Mapping[Policy, SimulationResult],
+        undone: Mapping[Policy, float],
+    ) -> Day:
+        """The answer from what each policy gives, of those that were simulated to the end, and how far others came."""
         taken = work.seconds(len(requests), self.asked.profile, self.asked.span)
         policies = [
             PolicyDay(
@@ -483,6 +485,7 @@ class DayDesign:
             requests=requests,
             policies=policies,
             label=self.label,
+            undone=undone,
         )
 
 
@@ -499,12 +502,16 @@ def simulate_day(
 
 
 def simulate_days(
-    designs: Sequence[DayDesign], progress: Callable[[int], None] | None = None, jobs: int = 1
+    designs: Sequence[DayDesign],
+    progress: Callable[[int], None] | None = None,
+    jobs: int = 1,
+    warn: Callable[[str], object] | None = None,
 ) -> list[Day]:
     """Serve the profile, or the log, under each policy with each design, in up to ``jobs`` processes: the answer is the
     same for any number. The rate of the question's demand does not matter.
 
-    progress: called with the requests that are done, of all policies together. Ctrl-C ends it: the answer then has the
+    progress: called with the requests that are done, of all policies together. warn: told what takes more memory than
+    it should. Ctrl-C ends it: the answer then has the
     policies that are done, and the designs that have any. Raises ``InfeasibleError`` where a replica keeps the limits
     under no load, ``KeyboardInterrupt`` where no policy is done.
     """
@@ -522,29 +529,33 @@ def simulate_days(
     told = Progress(len(runs), progress)
     asks = progress is not None or 1 < jobs < len(runs)
     known = [requests.arrival if requests.follows is None else None, requests.prompt, requests.output]
-    spools = [spool_for(known) for _ in runs]
+    told_once = None if warn is None else cache(warn)
+    spools = [spool_for(known, told_once) for _ in runs]
     kept = [*kept, *works, *(one for spool in spools if spool for one in (spool, *spool.columns))]
     tasks = [
         partial(designs[place].served, policy, works[place], requests, spools[run], told.of(run) if asks else None)
         for run, (place, policy) in enumerate(runs)
     ]
     try:
-        results = dict(enumerate(run_in_turns(tasks, jobs, kept, told)))
+        results = dict(enumerate(run_beside(tasks, jobs, kept, told)))
     except StoppedError as stopped:
         results = stopped.found
         if not results:
             raise
-    return [
-        one.day(work, requests, {runs[run][1]: results[run] for run in sorted(results) if runs[run][0] == place})
-        for place, (one, work) in enumerate(zip(designs, works))
-        if any(runs[run][0] == place for run in results)
-    ]
+    days = []
+    for place, (one, work) in enumerate(zip(designs, works)):
+        mine = {policy: run for run, (design, policy) in enumerate(runs) if design == place}
+        done = {policy: results[run] for policy, run in mine.items() if run in results}
+        undone = {policy: told.done(run) / len(requests) for policy, run in mine.items() if run not in results}
+        if done:
+            days.append(one.day(work, requests, done, undone))
+    return days
 
 
 def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Requests:
-    """The requests of the day: those of the log; or arrivals by the profile, lengths of the demand, or of the class of
-    each, which is drawn by the rates of the moment. Text that prompts begin with has names by blocks of so many
-    tokens. Raises ``UsageError`` without any.
+    """The requests of the day: those of the log; or arrivals by the profile, lengths and media of the demand, or of the
+    class of each, which is drawn by the rates of the moment. Text that prompts begin with has names by blocks of so
+    many tokens. Raises ``UsageError`` without any.
     """
     if (recorded := asked.arrived) is not None:
         return recorded
@@ -558,8 +569,11 @@ def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Reques
         of, prompt, output = drawn_of(classes, asked.seed, asked.profile.shares, step)
         return Requests(prompt=prompt, output=output, arrival=arrival, classes=classes, of=of)
     rng = np.random.default_rng((asked.seed, 1))
-    own = demand.prompt if demand.own is None else demand.own
+    own = demand.own or demand.text or demand.prompt
     prompt, output = own.sample(rng, len(arrival)), demand.output.sample(rng, len(arrival))
+    if demand.media is not None:
+        sets = demand.media.sets.sample(np.random.default_rng((asked.seed, 3)), len(arrival))
+        return Requests(prompt=prompt + sets * demand.media.tokens, output=output, arrival=arrival, media=sets)
     if not demand.prefix.tokens:
         return Requests(prompt=prompt, output=output, arrival=arrival)
     prompt = prompt + demand.prefix.tokens

@@ -354,15 +354,19 @@ def run_under_load(question: Question, known: Simulated) -> Callable[[PlanOption
 
 def kept_in_the_long_run(found: Finalists, question: Question, known: Simulated) -> Verified | None:
     """The one that is expected to cost least (:mod:`inferplan.planning.miss`) and keeps the limits in a run long
-    enough to quote from; ``found`` is left with the others. One that does not is a size larger, and then has to be
-    the cheapest still.
+    enough to quote from, and in a long one at ``1/utilisation`` times the load, where a short one may have left no
+    doubt and been wrong; ``found`` is left with the others. One that does not is a size larger, and then has to be the
+    cheapest still.
     """
     simulations = Simulations(most=0, known=known)
     while (best := least_expected(found.unbeaten, question, run_under_load(question, known))) is not None:
         found.passed.remove(best)
         checked = simulations.long(best.option, question, precision=QUOTED)
         if checked.sound(question.slo):
-            return replace(checked, survival=best.survival)
+            sized = simulations.long(best.option, question, 1 / question.sizing.utilisation)
+            if sized.meets(question.slo):
+                return replace(checked, survival=best.survival)
+            checked = sized
         found.failed.append(checked)
         if checked.verdict == "rejecting":
             continue  # no size of it runs what is refused

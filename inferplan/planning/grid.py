@@ -151,7 +151,9 @@ def axes_for(deployment: Deployment, budgets: list[int] | None = None, longest: 
 def _batches(most: float) -> Array:
     dense = min(128.0, most)
     count = max(round(np.log(most / dense) / np.log(1.025)), 1)
-    return np.unique(np.round(np.concatenate([np.arange(1, dense + 1), np.geomspace(dense, most, count + 1)])))
+    rising: Array = np.round(np.concatenate([np.arange(1, dense + 1), np.geomspace(dense, most, count + 1)]))
+    apart: BoolArray = np.append(True, rising[1:] > rising[:-1])  # numpy's own unique imports a fifth of numpy
+    return np.asarray(rising[apart])
 
 
 def longest_whole(deployment: Deployment, demand: Demand, percentile: float) -> float:

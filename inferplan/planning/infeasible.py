@@ -18,6 +18,7 @@ from inferplan.planning.amount import (
     in_words,
     lengths_in_words,
     most_replicas,
+    rounded_down,
     with_amount,
 )
 from inferplan.planning.confidence import MIDDLE, slowness
@@ -38,10 +39,12 @@ REASONS = {
     **COUNTED,
     "disaggregated": "no two pools of that division keep the limits, in closed form",
     "drafts": "the draft model cannot be divided that way (tried without it)",
-    "unmeasured": "no constants on file: the bare roofline would flatter them",
+    "unmeasured": "never measured: times of an ideal device would make them look better than they are",
 }
 _HARDLY_MORE = 1.25
 """Of points that miss the limits by no more than so many times the least, the one that carries most is named."""
+_SMALLER = 4
+"""Loads that are tried for a size whose queue is too long, each with the reserve of the one before."""
 _OPTIONS = {"e2el": "e2e", "answer_ttft": "answer-ttft", "session": "session-time"}
 """Options whose name is not that of the metric they limit."""
 
@@ -131,24 +134,33 @@ def nearest_owned(searched: SearchResult, question: Question) -> NearestOwned | 
         return None
     amount = carried_in_closed_form(option, count, question)
     amount = amount if question.most else min(amount, amount_of(question.demand))
+    amount = rounded_down(question.demand, amount) or amount
     return NearestOwned(with_amount(question, amount), option.sized(count))
 
 
 def _missed_on_owned(what: str, nearest: NearestOwned) -> InfeasibleError:
-    """No load is small enough for the limits on the GPUs there are: what they would keep, and under how much."""
+    """No load is small enough for the limits on the GPUs there are: what they would keep, and under how much. A plan
+    for that load is held to it with the reserve that is planned."""
     question, option = nearest
-    checked, amount = verify(option, question, precision=SHOWN), amount_of(question.demand)
-    factors = checked.violations(question.slo)
+    reserve = 1 / question.sizing.utilisation
+    for _ in range(_SMALLER):
+        checked = verify(option, question, reserve, SHOWN)
+        factors = checked.violations(question.slo)
+        if checked.result is None or checked.verdict == "stable":
+            break
+        question = with_amount(question, amount_of(question.demand) / reserve**2)
+    amount = amount_of(question.demand)
     times = checked.achieved if checked.result is not None and factors and _finite(factors, checked.achieved) else {}
     factors = factors if times else option.violations(question.slo)
     ttft, tpot = (format_time(times.get(name, getattr(option, name)), 3) for name in ("ttft", "tpot"))
+    factors = {name: factor * (1 + SHOWN.tolerance) for name, factor in factors.items()}  # a longer run says otherwise
+    load = in_words(question.demand, amount)
+    under = f"under {reserve:.4g} times {load}" if times and reserve > 1 else f"with {load}"
     return InfeasibleError(
         what,
         because="no load is small enough for these limits on them: the nearest is "
-        f"{_named(checked, option.replicas)} ({'simulated ' if times else ''}TTFT {ttft}, TPOT {tpot} with "
-        f"{in_words(question.demand, amount)})",
-        hint=f"{_relaxation(question, factors)} for {in_words(question.demand, amount)} "
-        f"({asks_for(question.demand, amount)}), or other GPUs",
+        f"{_named(checked, option.replicas)} ({'simulated ' if times else ''}TTFT {ttft}, TPOT {tpot} {under})",
+        hint=f"{_relaxation(question, factors)} for {load} ({asks_for(question.demand, amount)}), or other GPUs",
     )
 
 
@@ -196,7 +208,9 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
         return InfeasibleError(what, because=because, hint="a lower --utilisation, or a larger --most")
     reserve = question.sizing.utilisation
     under = f" under {1 / reserve:.4g} times the load (--utilisation {reserve:g})" if reserve < 1 else ""
-    over = f"the simulated {percentile_of(slo)} of {_named(nearest)} is over{under}"
+    names = " and ".join(METRIC_NAMES[name] for name in factors)
+    limits = "exceeds its limit" if len(factors) == 1 else "exceed their limits"
+    over = f"the simulated {names} {percentile_of(slo)} of {_named(nearest)} {limits}{under}"
     hint = _relaxation(question, factors) if bounded else "a larger --most, a lower --utilisation, or another --gpu"
     if reserve < 1 and verify(tried.option, question, precision=SHOWN).meets(slo):
         hint = f"--utilisation 1, without a reserve: the load itself is served; or {hint}"

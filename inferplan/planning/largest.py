@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from inferplan.planning.amount import amount_of, carried_in_closed_form, is_whole, most_replicas, with_amount
-from inferplan.planning.confidence import MIDDLE
-from inferplan.planning.finalists import options_at, too_long_alone
+from inferplan.planning.finalists import options_at, too_long_alone, without_unmeasured
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, searched_again
@@ -49,13 +48,17 @@ def most_carried(question: Question, searched: SearchResult) -> Carried | None:
     """The most that is carried at the confidence of a question, or, where nothing is and nobody insists on it, by the
     prediction itself; ``None`` where no load is small enough for the limits. searched: under any load."""
     few = with_amount(question, 1.0 if is_whole(question.demand) else _FEW)
-    searched = searched_again(searched, few.stream)
-    usual = question.sizing.confidence
-    for confidence in dict.fromkeys([usual, usual if question.sizing.insists else MIDDLE]):
+    searched = carried_again(searched, few)
+    for confidence in question.confidences:
         found = _carried(options_at(searched, few, confidence), question.at(confidence))
         if found is not None:
             return found
     return None
+
+
+def carried_again(searched: SearchResult, question: Question) -> SearchResult:
+    """A search under another load, without what a search leaves out of a plan for it."""
+    return without_unmeasured(searched_again(searched, question.stream))
 
 
 def _carried(options: list[PlanOption], question: Question) -> Carried | None:

@@ -28,12 +28,12 @@ from inferplan.planning.finalists import (
 )
 from inferplan.planning.forms import outranked, settled
 from inferplan.planning.infeasible import infeasible, no_error_known, require_within_cost
-from inferplan.planning.largest import Runner, most_carried
+from inferplan.planning.largest import Carried, Runner, carried_again, most_carried
 from inferplan.planning.miss import Miss, miss_of
 from inferplan.planning.option import PlanOption
 from inferplan.planning.processes import Progress, run_beside
 from inferplan.planning.question import Chain, Question
-from inferplan.planning.search import SearchResult, nearest_miss, search, searched_again
+from inferplan.planning.search import SearchResult, nearest_miss, search
 from inferplan.planning.sizing import CAPACITY_TOLERANCE, Capacity, Simulated, Simulations, capacity
 from inferplan.planning.tiering import Tiered, beside, cheapest
 from inferplan.planning.verify import IN_PASSING, Verified, verify
@@ -55,8 +55,8 @@ WORTH = 0.05
 
 _BESIDE = (
     ("other", "measured", "curve"),
-    ("capacity", "sensitivity"),
-    ("miss", "native", "unknown", "cheaper_verified", "measured_between"),
+    ("capacity", "sensitivity", "in_proportion"),
+    ("miss", "native", "unknown", "apart", "cheaper_verified", "measured_between"),
 )
 """What is worked out beside a plan, by what is asked together."""
 
@@ -177,12 +177,24 @@ class Chosen(Shown):
         bare = [one for one in alike if not one.narrowness[0]]
         return self._beside(bare, self.confidence, Bounds(self.option.cost or 0.0))
 
-    @cached_property
-    def apart(self) -> PlanOption | None:
-        """The cheapest of two pools, for prompts and for decodes, in closed form and were the prediction right: their
-        error is not known. ``None`` where none keeps the limits."""
+    @property
+    def apart_at_least(self) -> PlanOption | None:
+        """The cheapest of two pools, for prompts and for decodes, in closed form: a lower bound. ``None`` where
+        none keeps the limits."""
         pools = (one for one in self.searched.options if one.pools is not None and one.cost)
         return min(pools, key=lambda one: one.cost or inf, default=None)
+
+    @cached_property
+    def apart(self) -> Verified | None:
+        """The same in simulation, were the prediction right (their error is not known), where it costs less than the
+        plan; ``None`` where none of so few that are simulated does."""
+        least, below = self.apart_at_least, self.option.cost or 0.0
+        if least is None or self.option.pools is not None or (least.cost or inf) >= below:
+            return None
+        if self.unknown is not None and self.unknown.option.pools is not None:
+            return self.unknown  # the cheapest of more
+        pools = [one for one in self.searched.options if one.pools is not None]
+        return cheapest_within(pools, self.question.at(MIDDLE), Bounds(below=below), self.known, MOST_UNKNOWN)
 
     @cached_property
     def curve(self) -> list[Step]:
@@ -195,6 +207,20 @@ class Chosen(Shown):
         if own.option is None and other.option is None:
             return []
         return Curve(self.searched, self.question, self.known).steps([own, other])
+
+    @cached_property
+    def in_proportion(self) -> Verified | None:
+        """What would do were a limit on TTFT that was made for shorter prompts as much looser as these are longer;
+        ``None`` where it was not, where the load is the most, and where nothing keeps the limits."""
+        borrowed, slo = self.question.borrowed, self.question.slo
+        if borrowed is None or self.question.most:
+            return None
+        asked = self.question.at(self.confidence if self.unkept is None else USUAL)
+        asked = replace(asked, slo=replace(slo, ttft=borrowed.scaled), borrowed=None)
+        try:
+            return _at_a_confidence(asked, _Search(result=carried_again(self.searched, asked), steps=Steps())).best
+        except InfeasibleError:
+            return None
 
     @property
     def expected_cost(self) -> float:
@@ -459,29 +485,34 @@ def plan(question: Question, steps: Steps | None = None) -> Plan:
     steps.more(1)
     searched = without_unmeasured(search(question.space, question.stream, question.prices))
     steps.step()
-    if question.most:
-        return _largest(question, searched, steps)
     try:
+        if question.most:
+            return _largest(question, searched, steps)
         return _at_a_confidence(question, _Search(result=searched, steps=steps))
     except InfeasibleError as error:
-        raise _with_the_most(error, question, searched) from None
+        told = error if question.most else _with_the_most(error, question, searched, steps)
+        raise _with_the_limit(told, question) from None
 
 
 def _at_a_confidence(question: Question, searched: _Search) -> Plan:
-    """The plan of a search, within what may be spent. Raises ``InfeasibleError`` as :func:`plan`."""
-    try:
-        found = _with_fewer_misses(_planned(question, searched), searched)
-    except InfeasibleError as error:
-        if question.sizing.insists or question.sizing.confidence == MIDDLE:
-            raise
-        found = replace(_planned(question.at(MIDDLE), searched), unkept=error)
-    require_within_cost(question, found.option)
-    return found
+    """The plan of a search, within what may be spent. Raises ``InfeasibleError`` as :func:`plan`: the first that is for
+    its cost, else the last."""
+    unkept, told, dear = None, None, False
+    for confidence in question.confidences:
+        found = None
+        try:
+            found = _with_fewer_misses(_planned(question.at(confidence), searched), searched)
+            require_within_cost(question, found.option)
+            return replace(found, unkept=unkept)
+        except InfeasibleError as error:
+            told = error if told is None or not dear else told
+            dear, unkept = found is not None, unkept or error
+    assert told is not None
+    raise told
 
 
 def _largest(question: Question, searched: SearchResult, steps: Steps) -> Plan:
-    """The plan for the most that is carried. Settings that are chosen for a load may carry more than those that were
-    tried, so it is planned for more until nothing is. Raises ``InfeasibleError`` where no load is small enough."""
+    """The plan for the most that is carried. Raises ``InfeasibleError`` where no load is small enough."""
     found = most_carried(question, searched)
     if found is None:
         if question.sizing.max_cost is not None and question.sizing.owned is None:
@@ -489,12 +520,24 @@ def _largest(question: Question, searched: SearchResult, steps: Steps) -> Plan:
                 replace(question, most=False), _Search(result=searched, steps=steps)
             )  # raises what the least costs
         raise infeasible(question, searched)
-    amount, beyond, best = rounded_down(question.demand, found.amount), inf, None
+    best = _most(found, question, searched, steps)
+    bought = best.option.deployment.hardware.name
+    others = (one for one in found.others if one.option.deployment.hardware.name != bought)
+    return replace(best, runners=tuple(others))
+
+
+def _most(found: Carried, question: Question, searched: SearchResult, steps: Steps, below: float = inf) -> Plan:
+    """The plan for the most: of the loads that were planned for the largest, so that whoever asks for it gets it.
+    Settings that are chosen for a load may carry more than those that were tried, so it is planned for more until
+    nothing is. below: a load that is known to be too much. Raises ``InfeasibleError`` where none was planned for.
+    """
+    amount, beyond, best = min(found.amount, below * (1 - CAPACITY_TOLERANCE)), below, None
+    amount = rounded_down(question.demand, amount)
     for left in reversed(range(_MOST_LOADS)):
         there = with_amount(question, amount).at(found.confidence)
-        again = _Search(result=searched_again(searched, there.stream), steps=steps.turn(min(left, 1)))
+        again = _Search(result=carried_again(searched, there), steps=steps.turn(min(left, 1)))
         try:
-            planned = _planned(there, again)
+            planned = _with_fewer_misses(_planned(there, again), again)
             require_within_cost(there, planned.option)
             best = planned
         except InfeasibleError as error:
@@ -510,30 +553,39 @@ def _largest(question: Question, searched: SearchResult, steps: Steps) -> Plan:
         amount = rounded_down(question.demand, more)
     if best is None:
         raise refused
-    bought = best.option.deployment.hardware.name
-    others = (one for one in found.others if one.option.deployment.hardware.name != bought)
-    return replace(best, runners=tuple(others))
+    return best
 
 
-def _with_the_most(error: InfeasibleError, question: Question, searched: SearchResult) -> InfeasibleError:
+def _with_the_most(error: InfeasibleError, question: Question, searched: SearchResult, steps: Steps) -> InfeasibleError:
     """The error with what the GPUs there are, or a cost per hour, do carry; as it is where that has no bound, and where
     no load is small enough."""
     demand = question.demand
     if not question.bounded or demand.offline or demand.trace is not None:
         return error
-    found = most_carried(question, searched)
-    if found is None:
+    found, asked = most_carried(question, searched), amount_of(demand)
+    try:
+        best = None if found is None else _most(found, question, searched, steps)
+        if found is not None and best is not None and amount_of(best.question.demand) >= asked:  # runs err by 3 %
+            best = _most(found, question, searched, steps, asked)
+    except InfeasibleError:
         return error
-    asked = amount_of(demand)
-    amount = rounded_down(demand, min(found.amount, asked * (1 - CAPACITY_TOLERANCE)))
-    serve = (
-        f"the most for {question.bound} is {in_words(demand, amount)}, {amount / asked:.0%} of that, or a little more"
-    )
+    if best is None:
+        return error
+    amount = amount_of(best.question.demand)
+    most = f"the most for {question.bound} is {in_words(demand, amount)}, {amount / asked:.0%} of this load"
+    sure = "if the prediction is right" if best.confidence == MIDDLE else f"at a confidence of {best.confidence:g}"
     return InfeasibleError(
-        error.what,
-        because=f"{serve}, at a confidence of {found.confidence:g}; {error.because}",
-        hint=f"{asks_for(demand, amount)}, or {error.hint}",
+        error.what, because=f"{most}, {sure}; {error.because}", hint=f"{asks_for(demand, amount)}, or {error.hint}"
     )
+
+
+def _with_the_limit(error: InfeasibleError, question: Question) -> InfeasibleError:
+    """The error with whose limit it was, where that was made for shorter prompts."""
+    limit = question.borrowed
+    if limit is None:
+        return error
+    because = f"{limit.describe()}, which in proportion is {limit.option}; {error.because}"
+    return InfeasibleError(error.what, because=because, hint=error.hint)
 
 
 def _with_fewer_misses(found: Plan, searched: _Search) -> Plan:
@@ -547,6 +599,7 @@ def _with_fewer_misses(found: Plan, searched: _Search) -> Plan:
     for confidence in (one for one in STEPS if one > question.sizing.confidence):
         try:
             safer = _planned(question.at(confidence), searched)
+            require_within_cost(question, safer.option)
         except InfeasibleError:
             break
         found = min(found, safer, key=lambda one: one.expected_cost)

@@ -1,4 +1,12 @@
-"""Parts of an answer that know nothing of each other, each in a process of its own: the same answer, sooner."""
+"""Parts of an answer that know nothing of each other, each in a process of its own: the same answer, sooner.
+
+Of three equal tasks on two cores the third would begin when the others are done, beside an idle core: half as fast
+again as one core. So tasks that say how much of them is done take turns: ``jobs`` of them compute at a time. Of fewer
+than twice as many those beyond ``jobs`` that have done most keep a core; the others share the rest, whoever has done
+least first. Equal tasks then end as soon as in any order (McNaughton, Management Science 6, 1959), twice as fast, and
+one of three is done after two thirds of the time. Those that share do so by the level algorithm (Muntz and Coffman,
+IEEE Trans. Computers C-18, 1969). What a task computes does not change: it only waits in between.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +18,18 @@ import pickle
 import select
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
 from typing import Any, NoReturn
 
 Task = Callable[[], Any]
-LOOK = 0.2
-"""Seconds between two looks at what the others have done, when this process has nothing to do."""
-_PLACE = 4
-"""Bytes in which the place of a task travels."""
+_LOOK = 0.2
+"""Seconds between two looks at how much is done."""
+_TURN = 0.25
+"""Seconds of a turn: some hundred times those that it takes to change."""
+_OVER, _ANSWER = b"t", b"a"
+"""What a process says: its turn is over; its answer follows."""
 
 
 class StoppedError(KeyboardInterrupt):
@@ -31,7 +44,7 @@ class Progress:
     """How much of each task is done, in whatever process: ``told`` hears the sum in the process that made this, if
     anybody wants to."""
 
-    def __init__(self, tasks: int, told: Callable[[int], None] | None) -> None:
+    def __init__(self, tasks: int, told: Callable[[int], None] | None = None) -> None:
         self._told, self._home = told, os.getpid()
         self._done = memoryview(mmap.mmap(-1, 8 * max(tasks, 1))).cast("q")  # forked processes share it
         self.pause: Callable[[], None] | None = None
@@ -82,88 +95,168 @@ class _Unpickler(pickle.Unpickler):
 def run_beside(
     tasks: Sequence[Task], jobs: int, kept: Sequence[object] = (), progress: Progress | None = None
 ) -> list[Any]:
-    """What each task gives, in order; in up to ``jobs`` processes, of which this is one that does the first task. Each
-    takes another task when it has done one.
+    """What each task gives, in order; each in a process of its own, of which up to ``jobs`` compute at a time.
 
-    kept: objects that results may hold and that stay the same objects here. progress: told what the others do.
-    Processes are forked, which needs no start of Python; where the system has no fork (Windows) all tasks run here. A
-    task that fails there, or whose process was killed, is done here again, so that what it raises is raised here.
+    kept: objects that results may hold and that stay the same objects here. progress: told how much of each task is
+    done, of as much in all as of the others; then its turn may end. No more than ``2*jobs - 1`` tasks are begun and not
+    done: so many may have to be divided. Processes are forked, which needs no start of Python; where the system has no
+    fork (Windows), and for one job, all tasks run here. A task whose process was killed is begun again; one that fails
+    there, or is killed twice, is done here, so that what it raises is raised here.
 
     Raises :class:`StoppedError` on Ctrl-C, with what is done by then.
     """
-    count, found = min(jobs, len(tasks)), dict[int, Any]()
-    if count < 2 or not hasattr(os, "fork"):
-        count = 1
-    left, others = _places(range(count, len(tasks))), dict[int, int]()
+    crew = _Crew(tasks, min(jobs, len(tasks)), kept, progress or Progress(len(tasks)))
     try:
-        for place in range(1, count):
-            process, pipe = _forked(tasks, place, left, kept)
-            others[process] = pipe
-        _work(tasks, 0, left, found, lambda task: task())
-        for pipe in list(others.values()):
-            found |= _said(pipe, kept, progress)
+        if crew.jobs > 1 and hasattr(os, "fork"):
+            crew.run()
         for place in range(len(tasks)):
-            if place not in found:
-                found[place] = tasks[place]()
+            if place not in crew.found:
+                crew.found[place] = tasks[place]()
     except KeyboardInterrupt:
-        while os.read(left, 1024):  # nobody takes another
-            pass
-        for process, pipe in others.items():
+        crew.stop()
+        raise StoppedError(crew.found) from None
+    finally:
+        crew.end()
+    return [crew.found[place] for place in range(len(tasks))]
+
+
+@dataclass
+class _Worker:
+    """A process that does one task. said: the pipe on which it speaks. go: that on which it is told to."""
+
+    process: int
+    said: int
+    go: int
+    computes: bool = True
+
+
+class _Crew:
+    """The processes that do the tasks, and what they have found, by place."""
+
+    def __init__(self, tasks: Sequence[Task], jobs: int, kept: Sequence[object], progress: Progress) -> None:
+        self.tasks, self.jobs, self.kept, self.progress = tasks, jobs, kept, progress
+        self.found: dict[int, Any] = {}
+        self.left = list(range(len(tasks)))
+        self.there: dict[int, _Worker] = {}
+        self._killed: set[int] = set()
+        """Tasks whose process was killed once: they are begun again."""
+
+    def run(self) -> None:
+        """Every task is done, or has failed."""
+        while self.left or self.there:
+            self._let_compute()
+            places = {worker.said: place for place, worker in self.there.items()}
+            for said in select.select(list(places), [], [], _LOOK)[0]:
+                self._hear(places[said])
+            self.progress.tell()
+
+    def _let_compute(self) -> None:
+        """As many compute as may."""
+        while sum(worker.computes for worker in self.there.values()) < self.jobs:
+            begun = len(self.there)
+            if self.left and (begun < self.jobs or begun + len(self.left) < 2 * self.jobs):
+                self._begin(self.left.pop(0))
+                continue
+            place = self._next()
+            if place is None:
+                return
+            worker = self.there[place]
+            worker.computes = True
+            with contextlib.suppress(BrokenPipeError):  # it was killed while it waited
+                os.write(worker.go, _OVER)
+
+    def _next(self) -> int | None:
+        """Who goes on, of those that wait."""
+        rising = sorted(self.there, key=self.progress.done)
+        most = rising[self.jobs :] if not self.left else []
+        return next((place for place in [*most, *rising] if not self.there[place].computes), None)
+
+    def _begin(self, place: int) -> None:
+        """Another process begins a task."""
+        (out, into), (wait, go) = os.pipe(), os.pipe()
+        process = os.fork()
+        if process:
+            os.close(into)
+            os.close(wait)
+            self.there[place] = _Worker(process, out, go)
+            return
+        try:  # from here on the other process: it must not come back to what called it
+            for worker in self.there.values():
+                os.close(worker.said)
+                os.close(worker.go)
+            os.close(out)
+            os.close(go)
+            self.progress.pause = _turn(into, wait)
+            _answer(self.tasks[place], place, into, self.kept)
+        finally:
+            os._exit(0)
+
+    def _hear(self, place: int) -> None:
+        """A process says something, or was killed."""
+        worker = self.there[place]
+        said = os.read(worker.said, 1)
+        if said == _OVER:
+            worker.computes = False
+            return
+        if said:
+            self.found |= _understood(worker.said, self.kept)
+        elif place not in self._killed:
+            self._killed.add(place)
+            self.left.insert(0, place)
+        self._end(place)
+
+    def _end(self, place: int) -> None:
+        """A process has nothing more to say."""
+        worker = self.there.pop(place)
+        os.close(worker.said)
+        os.close(worker.go)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.process, signal.SIGTERM)
+        os.waitpid(worker.process, 0)
+
+    def stop(self) -> None:
+        """Whoever is not done need not be; what others have just done is kept."""
+        for worker in self.there.values():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGINT)
-            found |= _said(pipe, kept, None)
-        raise StoppedError(found) from None
-    finally:
-        os.close(left)
-        for process, pipe in others.items():
-            os.close(pipe)
-            end_process(process)
-    return [found[place] for place in range(len(tasks))]
+                os.kill(worker.process, signal.SIGINT)
+            while (said := os.read(worker.said, 1)) == _OVER:
+                pass
+            if said:
+                self.found |= _understood(worker.said, self.kept)
+
+    def end(self) -> None:
+        """Nobody is left."""
+        for place in list(self.there):
+            self._end(place)
 
 
-def _places(which: Sequence[int]) -> int:
-    """A pipe that gives each of some places to whoever asks first, and then nothing."""
-    out, into = os.pipe()
-    with os.fdopen(into, "wb") as file:
-        file.write(b"".join(place.to_bytes(_PLACE, "little") for place in which))
-    return out
+def _turn(said: int, wait: int) -> Callable[[], None]:
+    """What a process does where it may pause: when its turn is over, until it is told to go on."""
+    ends = [monotonic() + _TURN]
+    over = partial(os.write, said, _OVER)
+
+    def pause() -> None:
+        if monotonic() < ends[0]:
+            return
+        over()
+        if not os.read(wait, 1):  # nobody is there who could tell it
+            raise KeyboardInterrupt
+        ends[0] = monotonic() + _TURN
+
+    return pause
 
 
-def _work(tasks: Sequence[Task], place: int, left: int, found: dict[int, Any], do: Callable[[Task], Any]) -> None:
-    """Do a task, and then others as long as any are left; what each gives goes into ``found``."""
-    found[place] = do(tasks[place])
-    while said := os.read(left, _PLACE):
-        place = int.from_bytes(said, "little")
-        found[place] = do(tasks[place])
-
-
-def _forked(tasks: Sequence[Task], place: int, left: int, kept: Sequence[object]) -> tuple[int, int]:
-    """Another process that does a task, and others: its number, and the pipe from which its results are read."""
-    out, into = os.pipe()
-    process = os.fork()
-    if process:
-        os.close(into)
-        return process, out
-    try:  # from here on the other process: it must not come back to what called it
-        os.close(out)
-        answer(lambda results: _work(tasks, place, left, results, tried), into, kept)
-    finally:
-        os._exit(0)
-
-
-def answer(
-    work: Callable[[dict[int, tuple[Any] | None]], object], into: int, kept: Sequence[object], head: bytes = b""
-) -> None:
-    """The work of another process, until it is done or Ctrl-C: what it finds is written, after ``head``."""
+def _answer(task: Task, place: int, into: int, kept: Sequence[object]) -> None:
+    """The work of another process, until it is done or Ctrl-C: what it gives is written, if that is anything."""
     signal.signal(signal.SIGINT, _stop)
-    results: dict[int, tuple[Any] | None] = {}
-    with contextlib.suppress(KeyboardInterrupt):
-        work(results)
+    found: dict[int, Any] = {}
+    with contextlib.suppress(KeyboardInterrupt, Exception):
+        found[place] = task()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     file = io.BytesIO()
-    _Pickler(file, kept).dump({place: one[0] for place, one in results.items() if one is not None})
+    _Pickler(file, kept).dump(found)
     with os.fdopen(into, "wb") as pipe:
-        pipe.write(head)
+        pipe.write(_ANSWER)
         pipe.write(file.getbuffer())
 
 
@@ -173,17 +266,7 @@ def _stop(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _said(pipe: int, kept: Sequence[object], progress: Progress | None) -> dict[int, Any]:
-    """What another process has found, by place; nothing of one that was killed, or that was being read before."""
-    while progress is not None and not select.select([pipe], [], [], LOOK)[0]:
-        progress.tell()
-    found = understood(pipe, kept)
-    if progress is not None:
-        progress.tell()
-    return found
-
-
-def understood(pipe: int, kept: Sequence[object]) -> dict[int, Any]:
+def _understood(pipe: int, kept: Sequence[object]) -> dict[int, Any]:
     """What is written to a pipe until its end, by place; nothing where that is missing."""
     with os.fdopen(os.dup(pipe), "rb") as file:
         data = file.read()
@@ -191,18 +274,3 @@ def understood(pipe: int, kept: Sequence[object]) -> dict[int, Any]:
     with contextlib.suppress(EOFError, pickle.UnpicklingError):
         found = _Unpickler(io.BytesIO(data), kept).load()
     return found
-
-
-def tried(task: Task) -> tuple[Any] | None:
-    """What a task gives; ``None`` where it raises."""
-    try:
-        return (task(),)
-    except Exception:
-        return None
-
-
-def end_process(process: int) -> None:
-    """A process that has nothing more to say ends."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGTERM)
-    os.waitpid(process, 0)

@@ -11,6 +11,7 @@ from inferplan.answers.cost import ApiPrice
 from inferplan.catalog.assemble import load_engine
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
+from inferplan.catalog.workloads import BorrowedLimit
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import mask_filling
 from inferplan.features import require_together, those
@@ -54,6 +55,8 @@ class Question:
     that are simulated with all replicas together."""
     most: bool = False
     """The load is the most that is carried by the GPUs there are, or for a cost per hour, whatever the demand says."""
+    borrowed: BorrowedLimit | None = None
+    """The limit on TTFT, where it was made for other prompts."""
     api: ApiPrice | None = None
     """What an API charges, beside which the bill is shown."""
 
@@ -65,6 +68,12 @@ class Question:
     def at(self, confidence: float) -> Question:
         """The same question at another confidence."""
         return replace(self, sizing=replace(self.sizing, confidence=confidence))
+
+    @property
+    def confidences(self) -> list[float]:
+        """Those at which it is answered, one after another until one has an answer."""
+        own = self.sizing.confidence
+        return list(dict.fromkeys([own, own if self.sizing.insists else MIDDLE]))
 
     def with_owned_counted(self) -> Question:
         """The same, in hours of GPUs where all are owned and no list has a price of any

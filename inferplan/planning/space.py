@@ -268,9 +268,9 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
                 rejections.add("impossible", len(shapes), error.what)
                 continue
             base = known
-            seen.add(system := system_of(known))
-            if runs and runs.system.same(system):
-                base = with_anchor(known, runs, space.anchor_name)
+            if runs is not None:
+                seen.add(system := system_of(known))
+                base = with_anchor(known, runs, space.anchor_name) if runs.system.same(system) else known
             for (asked, whole), parallel in itertools.product(_with_slots(space, request, base), shapes):
                 for flags in _flags(space, asked, parallel):
                     try:

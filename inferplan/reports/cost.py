@@ -84,8 +84,8 @@ def _service_notes(service: BatchCost) -> list[str]:
     if (api := service.asked.api) is not None:
         load, ttft = service.result.load, short_time(float(service.result.ttft))
         lines.append(
-            f"the break-even asks for no limits: it counts batch {load.batch:,.0f} with a TTFT of {ttft}; inferplan "
-            f"plan MODEL --rate 10 --api-price {api.input:g}/{api.output:g} counts what is carried within limits"
+            f"the break-even ignores latency limits: batch {load.batch:,.0f}, with a TTFT of {ttft}; to compare "
+            f"within limits: inferplan plan MODEL --rate 10 --api-price {api.input:g}/{api.output:g}"
         )
     held = service.held
     if held > service.result.deployment.parallel.replicas:

@@ -91,7 +91,7 @@ def day_report(day: Day, priced: Sequence[str] = ()) -> Report:
         "minimum_bill_s": asked.minimum_bill,
         "failures": asked.failures and {"mode": asked.failures.mode, "replicas_per_node": asked.failures.per_node},
         "recorded": happened_record(day),
-        "undone": day.undone,
+        "undone": list(day.undone),
         "policies": [{**row, **_more(day, one)} for row, one in zip(policies, day.policies)],
     }
     tables = [
@@ -278,6 +278,12 @@ def _counted(day: Day) -> str:
     )
 
 
+def _of_media(day: Day) -> str:
+    """How many of the tokens of a prompt are of images, video or sound."""
+    media, sets = day.question.demand.media, day.requests.media
+    return "" if media is None or sets is None else f" ({media.tokens * np.mean(sets):,.0f} of them media)"
+
+
 def _scattered(day: Day) -> list[str]:
     if not scattered(day.asked, day.question):
         return []
@@ -295,7 +301,7 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         f"to {sizing.utilisation:.0%} of that; it runs with --max-num-seqs {replica.flags.max_num_seqs} "
         f"--max-num-batched-tokens {replica.flags.max_num_batched_tokens}",
         f"{len(day.requests):,} requests in {asked.span / HOUR:.3g} h, of {np.mean(day.requests.prompt):,.0f} tokens "
-        f"in and {np.mean(day.requests.output):,.0f} out on average, {_arrivals(day)}, the "
+        f"in{_of_media(day)} and {np.mean(day.requests.output):,.0f} out on average, {_arrivals(day)}, the "
         f"same for every policy; {asked.routing} routing; used: requests, over the capacity of the replicas paid for",
         _counted(day),
         *(mix_notes(day) if classes else []),
@@ -323,7 +329,8 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         )
     lines += _loss_notes(asked)
     if day.undone:
-        lines.append(f"interrupted: {', '.join(day.undone)} not simulated to the end")
+        lost = ", ".join(f"{policy} ({share:.0%} was)" if share else policy for policy, share in day.undone.items())
+        lines.append(f"interrupted: not simulated to the end, and lost: {lost}")
     if asked.span != 24 * HOUR:
         lines.append(
             f"GPU-hours and cost are per day, over {asked.span / HOUR:.3g} h simulated; all of it costs "

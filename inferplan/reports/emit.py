@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from inferplan.answers.emit import (
     ENGINES,
@@ -30,9 +31,11 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.fields import Switch, Text, Whole, ask
 from inferplan.files import save
-from inferplan.reports.plan_file import Planned
 from inferplan.serving.waiting import QueueOrder
 from inferplan.shown import Shown
+
+if TYPE_CHECKING:
+    from inferplan.reports.plan_file import Planned
 
 TARGETS = (*ENGINES, "k8s")
 
@@ -91,6 +94,8 @@ def launch_text(target: str, source: Planned | Request, asked: EmitAsked, chosen
     chosen: somebody named the engine of the request. Raises ``UsageError`` for a target that there is not, for another
     engine than the target, and for what belongs to drafts or checkpoints without any.
     """
+    from inferplan.reports.plan_file import Planned
+
     if target not in TARGETS:
         raise UsageError(f"emit does not support {target!r}", hint=", ".join(TARGETS))
     _require_used(target, asked)

@@ -63,7 +63,8 @@ def fleet_report(plan: FleetPlan) -> Report:
         side_by_side(carried, designs),
     ]
     flat = [record(figure for figure in part if figure.key not in ("replica", "bill")) for part in parts]
-    report = Report(record=mix, tables=tables, notes=_notes(plan), rows=flat)
+    opening = [] if question.borrowed is None else [question.borrowed.choice()]
+    report = Report(record=mix, opening=opening, tables=tables, notes=_notes(plan), rows=flat)
     rate, response = question.demand.rate or 0.0, float(plan.run.e2el.mean())
     return with_people(report, question.demand.people, rate, response, most=True)
 

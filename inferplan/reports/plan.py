@@ -38,7 +38,7 @@ from inferplan.reports.plan_figures import (
     shape,
     terms_of,
 )
-from inferplan.reports.plan_notes import answer, beside_api, error_unknown, notes, quality_headline
+from inferplan.reports.plan_notes import answer, beside_api, error_unknown, limit_line, notes, quality_headline
 from inferplan.reports.plan_record import plan_record
 from inferplan.reports.plan_survival import survival_table
 from inferplan.reports.plan_tiers import chain_text, tiers_table
@@ -81,7 +81,7 @@ def plan_report(plan: Plan, command: str | None = None) -> Report:
     rows = [record(row) for row in candidates(plan)]
     return Report(
         record=plan_record(plan),
-        opening=[*filter(None, [served_line(plan)]), *opening(plan)],
+        opening=[*filter(None, [limit_line(plan), served_line(plan)]), *opening(plan)],
         tables=tables,
         notes=notes(plan, command),
         rows=rows,
@@ -124,11 +124,10 @@ def summary_table(plan: Plan) -> Table:
 
 
 def _confidence(plan: Plan) -> str:
-    """``"0.8 for each limit by itself; a miss of any under this load: 1% at most"``."""
+    """``"0.8 for each limit by itself; under this load the chance of missing any of them is at most 1%"``."""
     risk = ""
     if plan.miss is not None and plan.miss.chance < CERTAIN:
-        added = ", all added" if len(plan.miss.metrics) > 1 else ""
-        risk = f"; a miss of any under this load: {plan.miss.chance:.0%} at most{added}"
+        risk = f"; under this load the chance of missing any of them is at most {plan.miss.chance:.0%}"
     return f"{plan.confidence:g} for each limit by itself{risk}"
 
 

@@ -1,17 +1,19 @@
-"""Beside a plan of one pool: what separate pools for prompts and for decodes would cost, and the command that tries
-them."""
+"""Beside a plan of one pool: what separate pools for prompts and for decodes cost, and the command that tries them."""
 
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 
 from inferplan.catalog.assemble import Request
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.confidence import MIDDLE
-from inferplan.planning.demand import Demand
+from inferplan.planning.demand import METRIC_NAMES, Demand, percentile_of
 from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
-from inferplan.reports.plan_figures import devices, money, shape
+from inferplan.planning.question import Question
+from inferplan.planning.verify import Verified, flags_of
+from inferplan.reports.plan_figures import money, quants, shape
 from inferplan.traffic.requests import Lengths
 from inferplan.units import format_time
 
@@ -22,28 +24,55 @@ def apart_line(plan: Plan) -> str:
     """What two pools would cost; empty where they were not tried, or are the plan."""
     if not plan.searched.structures_apart or plan.option.pools is not None:
         return ""
-    if plan.apart is None:
-        return "prompts and decodes on separate pools: no tried option keeps the limits"
+    what, found, least = "prompts and decodes on separate pools", plan.apart, plan.apart_at_least
+    if least is None:
+        return f"{what}: no tried option keeps the limits"
     one = plan.best if plan.confidence == MIDDLE else plan.other
     together = "" if one is None else f"; one pool: {money(one.option)}"
-    found = plan.apart
+    if found is None:
+        bound = f"at least {money(least)} in closed form, not simulated"
+        if (least.cost or 0.0) >= (plan.option.cost or 0.0):
+            return f"{what} cost no less: {bound}{together}"
+        return f"{what}: no simulated layout that costs less keeps the limits ({bound}){together}"
+    option, slo = found.option, plan.question.slo
+    held = ", ".join(
+        f"{METRIC_NAMES[name]} {percentile_of(slo)} {format_time(found.achieved[name], 3)}" for name in slo.limits
+    )
     return (
-        f"prompts and decodes on separate pools: at least {money(found)} for {shape(found)} on {devices(found)}, TTFT "
-        f"{format_time(found.ttft, 3)}, TPOT {format_time(found.tpot, 3)} in the largest batch, {found.batch:,} "
-        f"(closed form, if the prediction were right){together}; {_tried(found, plan.question.demand)}"
+        f"{what}: {money(option)} for {shape(option)}, in {quants(option)}, {held} (simulated, if the prediction is "
+        f"right){together}; to buy: {_bought(option, plan.option)}; {_tried(found, plan.question)}"
     )
 
 
-def _tried(found: PlanOption, demand: Demand) -> str:
+def _bought(option: PlanOption, plan: PlanOption) -> str:
+    """What is bought for two pools, and why not GPUs one by one where the plan has those."""
+    units = Counter[str]()
+    for bill in option.purchases:
+        units[bill.offer.describe()] += bill.units
+    single = any(bill.offer.host is not None for bill in plan.purchases)
+    why = ", because nothing says what links GPUs that are sold one by one" if single else ""
+    return " and ".join(f"{count:,} x {what}" for what, count in units.items()) + why
+
+
+def _tried(found: Verified, question: Question) -> str:
     """The command that simulates two pools; a part of it where options do not say the whole load."""
-    prefill, decode = found.pools or (1, 1)
+    prefill, decode = found.option.pools or (1, 1)
     pools = f"--prefill-replicas {prefill} --decode-replicas {decode}"
-    words = _simulate(found, demand)
-    return f"simulate them: {shlex.join(words)} {pools}" if words else f"simulate {pools} with this load tries them"
+    words = _simulate(found.option, question.demand)
+    if not words:
+        return f"simulate {pools} with this load tries them"
+    flags, slo = flags_of(found.option, question), question.slo
+    prompts = (found.option.prompts or found.option).deployment
+    most = prompts.engine.defaults.tier(prompts.hardware).max_sequences
+    steps = f"--max-num-batched-tokens {flags.max_num_batched_tokens} --max-num-seqs {flags.max_num_seqs}"
+    limits = " ".join(f"--{name.replace('e2el', 'e2e')} {limit:g}s" for name, limit in slo.limits.items())
+    steps += f" --prefill-max-num-seqs {most} {limits}"
+    return f"simulate them: {shlex.join(words)} {pools} {steps}"
 
 
 def _simulate(found: PlanOption, demand: Demand) -> list[str]:
-    """The words of it but for the numbers of replicas; none where options do not say the load or the deployments."""
+    """The words of it but for the numbers of replicas and their flags; none where options do not say the load or the
+    deployments."""
     lengths = _lengths(demand.prompt), _lengths(demand.output)
     decodes = _words(found.request, found.deployment)
     other = found.prompts

@@ -18,6 +18,7 @@ from inferplan.figures import Figure, short_time, text
 from inferplan.planning.agents import session_seconds
 from inferplan.planning.amount import amount_of, in_words, option_of, rounded_down
 from inferplan.planning.beside import Step
+from inferplan.planning.confidence import USUAL
 from inferplan.planning.demand import limits_in_words
 from inferplan.planning.largest import Runner
 from inferplan.planning.option import PlanOption
@@ -103,10 +104,13 @@ def served_line(plan: Plan) -> str:
         return f"the most for {question.bound}: {amount}, with {limits}{sure}{kept}"
     if demand.trace is not None:
         return ""
-    share = f"{1 / found.factor:.0%} of the capacity of {devices(plan.option)}"
-    return (
-        f"yes: {amount} are {share} in settings for this load; the most for {question.bound}: {option_of(demand)} most"
-    )
+    share = f"{amount} are {1 / found.factor:.0%} of the capacity of {devices(plan.option)} in settings for this load"
+    if plan.unkept is not None:
+        sure = "an even chance" if plan.supported else "its error is not known"
+        share = f"not at a confidence of {USUAL:g}; if the prediction is right ({sure}), {share}"
+    else:
+        share = f"yes{f', at a confidence of {plan.confidence:g}' if plan.has_confidences else ''}: {share}"
+    return f"{share}; the most for {question.bound}: {option_of(demand)} most"
 
 
 def people_record(plan: Plan) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
 from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
 from inferplan.planning.forms import forgone_of
 from inferplan.planning.option import Forgone, PlanOption
-from inferplan.planning.plan import Plan
+from inferplan.planning.plan import WORTH, Plan
 from inferplan.planning.verify import TOO_SHORT, Verified
 from inferplan.reports.emit import cap_note
 from inferplan.reports.estimate import media_note
@@ -79,15 +79,33 @@ def answer(plan: Plan) -> str:
     bought = devices(option) + ("" if chosen == "native" else f" in {chosen}")
     text = f"{bought} at {dated_money(option)}"
     text += f" for {held}{_at_confidence(plan)}." if held else f", done in {option.hours or 0:,.1f} hours."
-    load, first = load_of_users(plan), opening(plan)[:1]
-    text += f" The load: {first[0] if first else plan.question.demand.loaded()}" * bool(first or load)
-    text += f": {load}." if load else "." * bool(first)
+    load, load_said = load_of_users(plan), opening(plan)[:1]
+    text += f" The load: {load_said[0] if load_said else plan.question.demand.loaded()}" * bool(load_said or load)
+    text += f": {load}." if load else "." * bool(load_said)
     api = [f"{figure.label}: {figure.shown}" for figure in beside_api(plan) if figure.label]
     lines = (
         *(quality_headline(plan), native_line(plan), confidence_line(plan), unknown_line(plan), *api),
         checkpoint_line(plan),
     )
-    return " ".join([*_sentences([error_unknown(plan), served_line(plan)]), text, *_sentences(lines)])
+    first = _sentences([limit_line(plan), error_unknown(plan), served_line(plan)])
+    return " ".join([*first, text, *_sentences(lines)])
+
+
+def limit_line(plan: Plan) -> str:
+    """What has to be said before all else: that nobody stated the limit on TTFT, which was made for much shorter
+    prompts, and what it costs; empty where it was stated, and where a looser one would cost no less."""
+    limit, found = plan.question.borrowed, plan.in_proportion
+    if limit is None:
+        return ""
+    if found is None:
+        return limit.choice()
+    cost, own = found.option.cost or 0.0, plan.option.cost or 0.0
+    if cost > own * (1 - WORTH):
+        return ""
+    return (
+        f"{limit.describe()}; in proportion, with {limit.option}, a plan costs {money(found.option)} or less, not "
+        f"{money(plan.option)}; state --ttft to choose"
+    )
 
 
 def beside_api(plan: Plan) -> list[Figure]:
@@ -129,7 +147,9 @@ def error_unknown(plan: Plan) -> str:
     if not plan.has_confidences:
         return ""
     unkept = plan.unkept is not None
-    nothing = f"no option with a known error keeps the limits at a confidence of {USUAL:g}"
+    most = plan.question.sizing.max_cost
+    within = "" if most is None else f" for {plan.question.bound}"
+    nothing = f"no option with a known error keeps the limits at a confidence of {USUAL:g}{within}"
     if plan.supported:
         return (
             f"{nothing}{_too_late(plan)}. This plan keeps them if real times are no longer than predicted, which is an "
@@ -330,7 +350,7 @@ def cheaper_line(plan: Plan) -> str:
     checked = plan.cheaper_verified
     if checked is None:
         known = " with a known error" if plan.confidence > MIDDLE else ""
-        return f"this is the cheapest candidate{known}, even without the limits"
+        return f"no candidate{known} costs less, whatever the limits"
     option, factors = checked.option, relaxation(plan, checked)
     drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
     bare = " without cache tiers" if plan.option.tiers else ""
@@ -560,7 +580,7 @@ def search_line(plan: Plan) -> str:
     chosen = None if quants(plan.option) == "native" else quants(plan.option)
     text = f"formats tried: {', '.join(tried)} (--quant)"
     if chosen is not None:
-        text += f"; try your own questions on answers in {chosen}; --quant native leaves narrower formats out"
+        text += f"; check answers in {chosen} on prompts of your own; --quant native leaves narrower formats out"
     result = plan.best.result
     if result is not None and result.converged is False:
         count = result.counts["arrived"]

@@ -83,6 +83,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "measured_alternative": None if plan.measured is None else candidate_record(plan, plan.measured),
         "native_alternative": None if plan.native is None else candidate_record(plan, plan.native),
         "unknown_alternative": None if plan.unknown is None else candidate_record(plan, plan.unknown),
+        "limit_in_proportion": limit_record(plan),
         "confidence_curve": [step_record(step) for step in plan.curve],
         "forgone": None if (forgone := forgone_form(plan)) is None else asdict(forgone),
         "not_simulated": plan.unseen,
@@ -97,6 +98,19 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "anchor": anchor_record(plan),
         "bands": plan.bands,
         "band_s": {f"{name}_s": list(ends) for name, ends in plan.measured_between.items()},
+    }
+
+
+def limit_record(plan: Plan) -> dict[str, Any] | None:
+    """The limit on TTFT that a workload states for much shorter prompts, in proportion to these, and what it takes."""
+    limit, found = plan.question.borrowed, plan.in_proportion
+    if limit is None:
+        return None
+    return {
+        "workload": limit.workload,
+        "prompt_tokens": limit.own,
+        "ttft_s": limit.scaled,
+        "alternative": None if found is None else candidate_record(plan, found),
     }
 
 

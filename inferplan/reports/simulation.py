@@ -56,6 +56,8 @@ _ANSWERS = {
     "cache": "with the cache, {steps:g} decode steps after its transfer",
     "decodes": "with the first decode step, {steps:g} others after the transfer",
 }
+_OVER = 1.005
+"""A load of so many times the capacity is shown above 100 %."""
 _SENDING = {"after": "after the prompt", "pieces": "piece by piece", "layers": "layer by layer"}
 _QUEUES = {"priority": "admitted by priority", "fair": "admitted by weighted service"}
 _MAIN_REASON = 0.2
@@ -317,7 +319,10 @@ def _verdict(record: Mapping[str, Any], missed: str) -> str:
     if capacity is None or capacity["load"] is None:
         return f"{text}{limits}"
     near = ", within the error of capacity" if capacity["within_error"] else ""
-    return f"{text}{near}: {capacity['load']:,.0%} of the maximum, {capacity['requests_per_s']:.4g} requests/s{limits}"
+    share = f"{capacity['load']:,.0%} of the maximum, {capacity['requests_per_s']:.4g} requests/s"
+    if capacity["load"] >= _OVER and text != "overloaded":
+        return f"{text} in this run{near}, but above the maximum: {share}; in a longer run the queue grows{limits}"
+    return f"{text}{near}: {share}{limits}"
 
 
 def _length(record: Mapping[str, Any]) -> str:
@@ -456,9 +461,10 @@ def _warnings(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         notes.append(f"p{slo.percentile:g}: {late_tokens(result.tail, late_share(slo.percentile))}")
     if record["run"]["converged"] is False and record["verdict"] != "overloaded":
         sent, precision = record["run"]["sent"], result.precision
-        more = "" if precision is None or sent >= precision.most else f", and {WORTH * precision.most:,.0f} would not"
+        least = 0.0 if precision is None or sent >= precision.most else WORTH * precision.most
+        more = f"; to settle takes more than {least:,.0f}" if least > sent else ""
         notes.append(
-            f"not converged: {sent:,} requests do not settle the figures{more}, as happens near capacity; the ± "
+            f"not converged: the figures still move after {sent:,} requests, as happens near capacity{more}; the ± "
             "percentages are half of the 95 % confidence intervals"
         )
     traffic = result.conditions.get("traffic") or {}

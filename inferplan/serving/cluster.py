@@ -65,6 +65,10 @@ class Process(Protocol):
     def connects(self) -> bool:
         """Whether what one engine does changes what another is sent."""
 
+    @property
+    def watches(self) -> bool:
+        """Whether it wants to know which engine has a request, or to be told of its end."""
+
     def start(self, kind: EngineKind) -> None:
         """The engines are made, of this kind; so is each that comes later."""
 

@@ -40,10 +40,12 @@ class Incoming(NamedTuple):
     """The pool only decodes: it is the cache of a request that comes."""
 
 
-def _some_refused(rules: Rules, records: Records, requests: npt.NDArray[np.int64]) -> bool:
-    """Whether some of these may be too long to run at all."""
-    prompt, output = (np.asarray(of)[requests] for of in (records.prompt, records.output))
-    return bool(rules.refusal(int(np.max(prompt)), int(np.max(prompt + output))))
+def _some_refused(rules: Rules, records: Records, requests: npt.NDArray[np.int64] | None) -> bool:
+    """Whether some of these may be too long to run at all; ``None``: of all."""
+    prompt, output = np.asarray(records.prompt), np.asarray(records.output)
+    parts = [slice(at, at + _BLOCK) for at in range(0, len(prompt), _BLOCK)] if requests is None else [requests]
+    longest = [(int(np.max(prompt[part])), int(np.max(prompt[part] + output[part]))) for part in parts]
+    return any(rules.refusal(*one) for one in longest)
 
 
 def _native(engine: Engine) -> Plain | None:
@@ -372,29 +374,30 @@ class ClusterRun(Cluster):
             first = set(self.senders.begin(0, len(arrival)))
             starts = [request for request in starts if request in first]
             marks = [(arrival[starts[-1]], -1, END)]  # what comes later only continues
-        elif self._serves_natively(np.arange(len(order)) if isinstance(order, range) else order, marks):
+        elif self._serves_natively(None if isinstance(order, range) else order, marks):
             return
         self.known = ((arrival[request], request, SENT) for request in starts)
         self._run_together(marks)
 
-    def _serves_natively(self, order: npt.NDArray[np.int64], marks: list[Event]) -> bool:
-        """Plain replicas behind a router that looks for the least loaded run in C, where that is compiled: whether
+    def _serves_natively(self, order: npt.NDArray[np.int64] | None, marks: list[Event]) -> bool:
+        """Plain replicas behind a simple router run in C, where that is compiled, those too that come and go: whether
         they did."""
         front, records = self.front, self.records
         plain = [native for native in map(_native, self.engines) if native is not None]
-        if len(plain) < len(self.engines) or self.processes or self.shares or self.back.pool:
+        if not plain or len(plain) < len(self.engines) or self.shares or self.back.pool:
             return False
-        if not front.loads_alone or _some_refused(front.pool[0].rules, records, order):
+        if any(process.watches for process in self.processes):
+            return False
+        if not front.simple or _some_refused(front.pool[0].rules, records, order):
             return False
         from inferplan.serving.plain_native import serve
 
-        clients = [scheduler.clients for scheduler in front.pool]
-        for one, replica in zip(clients, plain):
-            one.notify = replica.left
-        times = np.array(records.arrival)[order]
-        serve(self, plain, np.ascontiguousarray(order, np.int64), times, sorted(marks), self._marks)
-        for one in clients:
-            one.notify = self.notify
+        self.events = sorted(event for process in self.processes for event in process.planned())
+        by_loads, times = front.routing == "least-loaded", np.asarray(records.arrival)
+        sent = b"" if order is None else np.ascontiguousarray(order, np.int64)
+        serve(self, by_loads, sent, times if order is None else times[order], sorted(marks), self._marks)
+        for scheduler in front.pool:
+            scheduler.clients.notify = self.notify
         return True
 
     def _phase(self, start: int, stop: int) -> None:

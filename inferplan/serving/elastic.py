@@ -77,6 +77,7 @@ class ElasticReplicas:
         """When clients saw the end of the last requests, these, and the ranks that had them: an engine finishes a step
         that it has begun, and may be lost within it."""
         self.connects = fleet.changes or fleet.failures is not None
+        self.watches = fleet.losses is not None or fleet.failures is not None
         handlers: dict[int, Callable[[int, float], object]] = {
             _LOOK: self._look,
             _READY: self._open,
@@ -238,7 +239,7 @@ class ElasticReplicas:
 
     def ended(self, request: int, time: float, rank: int) -> None:
         """A request is done: the replica that had it may be drained now."""
-        if self.fleet.failures is None and self.fleet.losses is None:
+        if not self.watches:
             return
         self._seen.append((time, request, rank))
         while self._seen and self._seen[0][0] <= self.cluster.now:

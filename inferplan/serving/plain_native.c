@@ -18,15 +18,15 @@ typedef long long Int;
 #define NAMES(X) \
     X(__self__) X(admitted) X(alone) X(answers) X(append) X(batch_knots) X(batch_seconds) X(block) X(blocking) \
     X(budget) X(busy) X(cache) X(capacity) X(clients) X(clock) X(computed) X(context) X(contexts) X(count) \
-    X(decode_grid) X(decode_tokens) X(decodes) X(done) X(ends) X(finish) X(finish_decodes) X(first) X(fixed) \
-    X(floors) X(frombytes) X(front_free) X(front_request) X(front_token) X(gap_weights) X(gaps) X(goes_on) \
-    X(graph_floors) X(graph_tokens) X(handoff) X(head) X(host) X(host_sequence) X(idle) X(in_flight) X(inbox) \
-    X(known) X(kv_peak) X(kv_seconds) X(largest_step) X(latency) X(launch) X(layers) X(meter) X(narrow) X(native) \
-    X(new_knots) X(notify) X(output) X(output_left) X(overlapped) X(own) X(page) X(partial) X(past_knots) X(pause) \
-    X(phases) X(popleft) X(previous) X(progress) X(prompt) X(prompt_grid) X(prompt_share) X(prompt_steps) \
-    X(prompt_tokens) X(queue) X(queued_tokens) X(reactive) X(records) X(release) X(requests) X(rules) X(running) \
-    X(scheduler) X(seen_late) X(sent) X(shared) X(short) X(size) X(slots) X(status) X(steps) X(tables) X(to_compute) \
-    X(tokens_timed) \
+    X(decode_grid) X(decode_tokens) X(decodes) X(done) X(ends) X(engines) X(events) X(finish) X(finish_decodes) \
+    X(first) X(fixed) X(floors) X(frombytes) X(front) X(front_free) X(front_request) X(front_token) X(gap_weights) \
+    X(gaps) X(goes_on) X(graph_floors) X(graph_tokens) X(handlers) X(handoff) X(head) X(host) X(host_sequence) \
+    X(idle) X(in_flight) X(inbox) X(known) X(kv_peak) X(kv_seconds) X(largest_step) X(latency) X(launch) X(layers) \
+    X(left) X(loads) X(meter) X(narrow) X(native) X(new_knots) X(notify) X(output) X(output_left) X(overlapped) \
+    X(own) X(page) X(partial) X(past_knots) X(pause) X(phases) X(popleft) X(previous) X(progress) X(prompt) \
+    X(prompt_grid) X(prompt_share) X(prompt_steps) X(prompt_tokens) X(put_aside) X(queue) X(queued_tokens) \
+    X(reactive) X(records) X(release) X(requests) X(rules) X(running) X(scheduler) X(seen_late) X(sent) X(shared) \
+    X(short) X(size) X(slots) X(status) X(steps) X(tables) X(taking) X(to_compute) X(tokens_timed) X(turns_taken) \
     X(unseen) X(unsettled) X(used) X(waited) X(waiting) X(wide) X(windows) X(with_prompts)
 
 enum {
@@ -39,7 +39,7 @@ static PyObject *names[N_NAMES];
 #define NAME(x) names[N_##x]
 
 static PyObject *tokens_of[TOKENS]; /* members of clients.Token */
-static PyObject *nobody, *budget_reason, *front_end;
+static PyObject *nobody, *budget_reason, *front_end, *heappop;
 static Int wide_from, finished_code;
 static double prompt_counts[16];
 static int prompt_counts_size;
@@ -1212,7 +1212,7 @@ static int read_table(Prices *of, Table *to, PyObject *name) {
     return copied_grid(from, NAME(decode_grid), &to->decode_grid, to->knots_count, of->contexts_count);
 }
 
-static PyTypeObject *prices_type;
+static PyTypeObject *prices_type, *plain_type;
 
 static int prices_traverse(Prices *of, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(of));
@@ -1438,7 +1438,9 @@ static PyType_Slot plain_slots[] = {{Py_tp_traverse, plain_traverse}, {Py_tp_cle
 static PyType_Spec plain_spec = {"inferplan.serving.plain_native.Plain", sizeof(Plain), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, plain_slots};
 
-/* --- replicas behind a router that looks for the least loaded --- */
+/* --- replicas behind a router, which may come and go --- */
+
+enum { ASIDE = 1 << 14 }; /* requests that are sent until what became of those before need not be at hand */
 
 typedef struct {
     double time;
@@ -1446,11 +1448,13 @@ typedef struct {
 } Leaving;
 
 struct Fleet {
-    PyObject *cluster, *progress;
+    PyObject *cluster, *progress, *records, *engines, *events, *handlers, *router, *waiting;
     Plain **of;
-    Int count, leaves, done;
+    Int count, leaves, done, turns, takers;
+    int by_loads;
     double *due, *loads;
     Int *by_due, *by_load; /* trees: the place of the least below each node, of equals the first */
+    Int *taking;           /* places of those that take requests, in turn */
     Leaving *leaving;      /* a heap, by time */
     Py_ssize_t leaving_count, leaving_room;
     Gaps gaps;
@@ -1506,14 +1510,24 @@ static Int next_to_leave(struct Fleet *fleet) {
     return found;
 }
 
-/* A client sends a request: it goes to the front end of the least loaded. */
-static int send(struct Fleet *fleet, Int request, double time) {
-    double free_at;
+static void see(struct Fleet *fleet, double time) { /* Router._see */
     while (fleet->leaving_count && fleet->leaving[0].time <= time) {
         Int place = next_to_leave(fleet);
         set_value(fleet, fleet->loads, fleet->by_load, place, fleet->loads[place] - 1);
     }
-    Int place = fleet->by_load[1];
+}
+
+/* A client sends a request: it goes to the front end of a replica, or waits for one. */
+static int send(struct Fleet *fleet, Int request, double time) {
+    double free_at;
+    if (!fleet->takers) {
+        PyObject *waits = PyLong_FromLongLong(request);
+        int failed = waits ? PyList_Append(fleet->waiting, waits) : -1;
+        Py_XDECREF(waits);
+        return failed;
+    }
+    see(fleet, time);
+    Int place = fleet->by_loads ? fleet->by_load[1] : fleet->taking[fleet->turns++ % fleet->takers];
     Plain *r = fleet->of[place];
     set_value(fleet, fleet->loads, fleet->by_load, place, fleet->loads[place] + 1);
     double waited = front_end_waited(r->waited);
@@ -1541,71 +1555,161 @@ static int mark(struct Fleet *fleet, PyObject *handler, PyObject *event, Int sen
     return done ? for_all(fleet, load) : -1;
 }
 
+/* --- those that there are --- */
+
+static int grown(void *array, Py_ssize_t entries, size_t size) { /* array: where the pointer to it is */
+    void *old, *more;
+    memcpy(&old, array, sizeof(void *));
+    more = PyMem_Realloc(old, (size_t)entries * size);
+    if (more) memcpy(array, &more, sizeof(void *));
+    else PyErr_NoMemory();
+    return more ? 0 : -1;
+}
+
+static int more_room(struct Fleet *fleet, Int count) { /* nobody is in the trees then */
+    Int leaves = fleet->leaves ? fleet->leaves : 2;
+    while (leaves < count) leaves *= 2;
+    fleet->leaves = leaves;
+    return grown(&fleet->of, leaves, sizeof(Plain *)) || grown(&fleet->due, leaves, sizeof(double)) ||
+           grown(&fleet->loads, leaves, sizeof(double)) || grown(&fleet->taking, leaves, sizeof(Int)) ||
+           grown(&fleet->by_due, 2 * leaves, sizeof(Int)) || grown(&fleet->by_load, 2 * leaves, sizeof(Int));
+}
+
+static int join(struct Fleet *fleet, PyObject *engine) { /* another replica */
+    PyObject *found = PyObject_GetAttr(engine, NAME(native));
+    if (!found) return -1;
+    if (!Py_IS_TYPE(found, plain_type)) {
+        PyErr_SetString(PyExc_TypeError, "a replica of the fleet is not plain");
+        Py_DECREF(found);
+        return -1;
+    }
+    Int place = fleet->count++;
+    Plain *r = fleet->of[place] = (Plain *)found;
+    r->fleet = fleet;
+    r->place = place;
+    r->sink = &fleet->gaps;
+    fleet->due[place] = INFINITY;
+    fleet->loads[place] = 0;
+    if (set_taken(r->clients, NAME(notify), PyObject_GetAttr(found, NAME(left))) || load(r)) return -1;
+    r->pause = 0;
+    fleet->due[place] = earliest(r);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static void plant(struct Fleet *fleet, const double *values, Int *tree) { /* from its leaves */
+    for (Int node = fleet->leaves - 1; node; node--) tree[node] = lesser(values, tree[2 * node], tree[2 * node + 1]);
+}
+
+/* The engines that the cluster has now, and those of them that the router has take requests. */
+static int gather(struct Fleet *fleet) {
+    Int count = PyList_GET_SIZE(fleet->engines);
+    if ((count > fleet->leaves || !fleet->leaves) && more_room(fleet, count)) return -1;
+    while (fleet->count < count)
+        if (join(fleet, item(fleet->engines, fleet->count))) return -1;
+    PyObject *taking = PyObject_GetAttr(fleet->router, NAME(taking));
+    if (!taking) return -1;
+    for (Int i = 0; i < fleet->leaves; i++) {
+        fleet->by_due[fleet->leaves + i] = i < count ? i : -1;
+        fleet->by_load[fleet->leaves + i] = -1;
+    }
+    fleet->takers = PyList_GET_SIZE(taking);
+    for (Int i = 0; i < fleet->takers; i++) {
+        Int place = fleet->taking[i] = PyLong_AsLongLong(item(taking, i));
+        fleet->by_load[fleet->leaves + place] = place;
+    }
+    Py_DECREF(taking);
+    plant(fleet, fleet->due, fleet->by_due);
+    plant(fleet, fleet->loads, fleet->by_load);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int tell_router(struct Fleet *fleet, double time) { /* how many requests each replica has */
+    see(fleet, time);
+    PyObject *loads = PyObject_GetAttr(fleet->router, NAME(loads));
+    int failed = !loads;
+    for (Int i = 0; !failed && i < fleet->count; i++) {
+        PyObject *value = PyLong_FromLongLong((Int)fleet->loads[i]);
+        failed = !value || PyList_SetItem(loads, (Py_ssize_t)i, value);
+    }
+    Py_XDECREF(loads);
+    return failed ? -1 : 0;
+}
+
+/* The first of the events that a process has planned: one of a request sends it, all others are Python's. */
+static int happen(struct Fleet *fleet) {
+    PyObject *event = PyObject_CallOneArg(heappop, fleet->events);
+    if (!event) return -1;
+    double time = number(PyTuple_GET_ITEM(event, 0));
+    int failed = -1;
+    if (part(event, 1) >= 0) {
+        failed = send(fleet, part(event, 1), time);
+    } else if (!tell_router(fleet, time)) {
+        PyObject *handler = PyObject_GetItem(fleet->handlers, PyTuple_GET_ITEM(event, 2));
+        PyObject *done = handler ? PyObject_CallOneArg(handler, event) : NULL;
+        Py_XDECREF(handler);
+        Py_XDECREF(done);
+        failed = done ? gather(fleet) : -1;
+    }
+    Py_DECREF(event);
+    return failed;
+}
+
 typedef struct {
     PyObject *marks, *handler;
     Py_buffer requests, times;
 } Load;
 
+static inline Int request_at(const Load *of, Py_ssize_t at) { /* those that are not named come as they stand */
+    return of->requests.len ? ((Int *)of->requests.buf)[at] : (Int)at;
+}
+
+static int send_next(struct Fleet *fleet, Load *of, Py_ssize_t sent) {
+    if (sent && !(sent % ASIDE)) {
+        PyObject *done = PyObject_CallMethodNoArgs(fleet->records, NAME(put_aside));
+        Py_XDECREF(done);
+        if (!done) return -1;
+    }
+    return send(fleet, request_at(of, sent), ((double *)of->times.buf)[sent]);
+}
+
 static int serve_all(struct Fleet *fleet, Load *of) { /* Clock.run_until_quiet, where nothing connects engines */
-    Py_ssize_t sent = 0, count = of->requests.len / (Py_ssize_t)sizeof(Int), marked = 0;
+    Py_ssize_t sent = 0, count = of->times.len / (Py_ssize_t)sizeof(double), marked = 0;
     Py_ssize_t marks = PyList_GET_SIZE(of->marks), rounds = 0;
-    const Int *requests = of->requests.buf;
     const double *times = of->times.buf;
     while (1) {
         Int place = fleet->by_due[1];
-        double first = fleet->due[place], next = sent < count ? times[sent] : INFINITY;
+        double first = place < 0 ? INFINITY : fleet->due[place], next = sent < count ? times[sent] : INFINITY;
         double at = marked < marks ? number(PyTuple_GET_ITEM(item(of->marks, marked), 0)) : INFINITY;
+        PyObject *event = PyList_GET_SIZE(fleet->events) ? item(fleet->events, 0) : NULL;
+        double planned = event ? number(PyTuple_GET_ITEM(event, 0)) : INFINITY;
         double coming = at <= next ? at : next;
+        if (planned < coming) coming = planned;
         if (coming == INFINITY && first == INFINITY) break;
         if (!(++rounds & 1023) && PyErr_CheckSignals()) return -1;
-        if (coming <= first) {
-            if (at <= next) {
-                if (mark(fleet, of->handler, item(of->marks, marked++), sent)) return -1;
-            } else if (send(fleet, requests[sent], times[sent])) {
-                return -1;
-            } else {
-                sent++;
-            }
-            continue;
-        }
-        double past = first * (1 + 1e-12) + 1e-9;
-        if (run_on(fleet->of[place], coming >= past ? coming : past)) return -1;
-        set_value(fleet, fleet->due, fleet->by_due, place, earliest(fleet->of[place]));
-        if (PyErr_Occurred()) return -1;
-    }
-    return set_int(fleet->cluster, NAME(sent), sent) || set_int(fleet->cluster, NAME(done), fleet->done);
-}
-
-static int gather(struct Fleet *fleet, PyObject *plains) {
-    Int leaves = 1, count = PyList_GET_SIZE(plains);
-    while (leaves < count) leaves *= 2;
-    leaves = leaves < 2 ? 2 : leaves;
-    fleet->leaves = leaves;
-    fleet->of = PyMem_Calloc(count, sizeof(Plain *));
-    fleet->due = PyMem_Calloc(count, sizeof(double));
-    fleet->loads = PyMem_Calloc(count, sizeof(double));
-    fleet->by_due = PyMem_Calloc(2 * leaves, sizeof(Int));
-    fleet->by_load = PyMem_Calloc(2 * leaves, sizeof(Int));
-    if (!fleet->of || !fleet->due || !fleet->loads || !fleet->by_due || !fleet->by_load) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Int i = 0; i < leaves; i++) fleet->by_due[leaves + i] = fleet->by_load[leaves + i] = i < count ? i : -1;
-    for (Int node = leaves - 1; node; node--) fleet->by_due[node] = fleet->by_load[node] = fleet->by_load[2 * node];
-    for (fleet->count = 0; fleet->count < count; fleet->count++) {
-        Int place = fleet->count;
-        Plain *r = fleet->of[place] = (Plain *)Py_NewRef(item(plains, place));
-        r->fleet = fleet;
-        r->place = place;
-        r->sink = &fleet->gaps;
-        if (load(r)) {
-            fleet->count++;
+        if (coming > first) {
+            double past = first * (1 + 1e-12) + 1e-9;
+            if (run_on(fleet->of[place], coming >= past ? coming : past)) return -1;
+            set_value(fleet, fleet->due, fleet->by_due, place, earliest(fleet->of[place]));
+            if (PyErr_Occurred()) return -1;
+        } else if (at <= coming) {
+            if (mark(fleet, of->handler, item(of->marks, marked++), sent)) return -1;
+        } else if (planned <= coming && (planned < next || part(event, 1) < request_at(of, sent))) {
+            if (happen(fleet)) return -1;
+        } else if (send_next(fleet, of, sent++)) {
             return -1;
         }
-        r->pause = 0;
-        set_value(fleet, fleet->due, fleet->by_due, place, earliest(r));
     }
-    return PyErr_Occurred() ? -1 : 0;
+    return set_int(fleet->cluster, NAME(sent), sent) || set_int(fleet->cluster, NAME(done), fleet->done) ||
+           set_int(fleet->router, NAME(turns_taken), fleet->turns);
+}
+
+static int set_out(struct Fleet *fleet) {
+    PyObject *of = fleet->cluster;
+    return kept(&fleet->progress, of, NAME(progress)) || kept(&fleet->records, of, NAME(records)) ||
+           kept(&fleet->engines, of, NAME(engines)) || kept(&fleet->events, of, NAME(events)) ||
+           kept(&fleet->handlers, of, NAME(handlers)) || kept(&fleet->router, of, NAME(front)) ||
+           kept(&fleet->waiting, of, NAME(waiting)) || get_int(of, NAME(done), &fleet->done) ||
+           get_int(fleet->router, NAME(turns_taken), &fleet->turns) || gather(fleet);
 }
 
 static void disperse(struct Fleet *fleet) {
@@ -1614,22 +1718,21 @@ static void disperse(struct Fleet *fleet) {
         fleet->of[i]->sink = &fleet->of[i]->gaps;
         Py_DECREF(fleet->of[i]);
     }
-    void *parts[] = {fleet->of,      fleet->due,      fleet->loads,    fleet->by_due,
-                     fleet->by_load, fleet->leaving,  fleet->gaps.gap, fleet->gaps.weight};
-    for (int i = 0; i < 8; i++) PyMem_Free(parts[i]);
-    Py_XDECREF(fleet->progress);
+    void *parts[] = {fleet->of,      fleet->due,    fleet->loads,   fleet->taking,      fleet->by_due,
+                     fleet->by_load, fleet->leaving, fleet->gaps.gap, fleet->gaps.weight};
+    for (int i = 0; i < 9; i++) PyMem_Free(parts[i]);
+    PyObject *known[] = {fleet->progress, fleet->records, fleet->engines, fleet->events,
+                         fleet->handlers, fleet->router,  fleet->waiting};
+    for (int i = 0; i < 7; i++) Py_XDECREF(known[i]);
 }
 
 static PyObject *serve(PyObject *module, PyObject *args) {
     struct Fleet fleet = {0};
     Load of;
-    PyObject *plains;
-    if (!PyArg_ParseTuple(args, "OO!y*y*O!O", &fleet.cluster, &PyList_Type, &plains, &of.requests, &of.times,
-                          &PyList_Type, &of.marks, &of.handler))
+    if (!PyArg_ParseTuple(args, "Opy*y*O!O", &fleet.cluster, &fleet.by_loads, &of.requests, &of.times, &PyList_Type,
+                          &of.marks, &of.handler))
         return NULL;
-    int failed = kept(&fleet.progress, fleet.cluster, NAME(progress)) ||
-                 get_int(fleet.cluster, NAME(done), &fleet.done) || gather(&fleet, plains) ||
-                 serve_all(&fleet, &of) || for_all(&fleet, store);
+    int failed = set_out(&fleet) || serve_all(&fleet, &of) || for_all(&fleet, store);
     disperse(&fleet);
     PyBuffer_Release(&of.requests);
     PyBuffer_Release(&of.times);
@@ -1662,8 +1765,9 @@ static int import_all(void) {
     nobody = found_in(clients, "nobody");
     budget_reason = PyUnicode_InternFromString("budget");
     front_end = PyUnicode_InternFromString("front end");
+    heappop = found_in("heapq", "heappop");
     PyObject *counts = found_in("inferplan.serving.step_times", "_PROMPTS");
-    if (!counts || whole_in("inferplan.work.step", "WIDE", &wide_from) ||
+    if (!counts || !heappop || whole_in("inferplan.work.step", "WIDE", &wide_from) ||
         whole_in("inferplan.serving.records", "FINISHED", &finished_code))
         return -1;
     prompt_counts_size = (int)PyTuple_GET_SIZE(counts);
@@ -1684,21 +1788,20 @@ static int fill_names(void) {
 }
 
 static PyMethodDef functions[] = {
-    {"serve", serve, METH_VARARGS, "Run replicas behind a router that looks for the least loaded."},
+    {"serve", serve, METH_VARARGS, "Run replicas behind a router."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "plain_native", NULL, -1, functions, NULL, NULL, NULL,
                                         NULL};
 
 PyMODINIT_FUNC PyInit_plain_native(void) {
-    PyObject *module = PyModule_Create(&definition), *type = NULL;
+    PyObject *module = PyModule_Create(&definition);
     prices_type = (PyTypeObject *)PyType_FromSpec(&prices_spec);
-    if (!module || !prices_type || fill_names() || import_all() || !(type = PyType_FromSpec(&plain_spec)) ||
-        PyModule_AddObjectRef(module, "Plain", type)) {
-        Py_XDECREF(type);
+    if (!module || !prices_type || fill_names() || import_all() ||
+        !(plain_type = (PyTypeObject *)PyType_FromSpec(&plain_spec)) ||
+        PyModule_AddObjectRef(module, "Plain", (PyObject *)plain_type)) {
         Py_XDECREF(module);
         return NULL;
     }
-    Py_DECREF(type);
     return module;
 }

@@ -22,14 +22,16 @@ class Plain:
 
 def serve(
     cluster: Cluster,
-    replicas: list[Plain],
-    requests: npt.NDArray[np.int64],
+    by_loads: bool,
+    requests: npt.NDArray[np.int64] | bytes,
     times: npt.NDArray[np.float64],
     marks: list[Event],
     handler: Callable[[Event], None],
 ) -> None:
-    """As :meth:`Clock.run_until_quiet` of replicas behind a router for the least loaded.
+    """As :meth:`Clock.run_until_quiet` of replicas behind a router: for the least loaded with ``by_loads``, else in
+    turn.
 
-    requests, times: what is sent, in order of time. marks: other events,
-    in order; ``handler`` is called with each when all replicas have come so far.
+    requests, times: what is sent, in order of time; no requests: all as they stand. marks: events in order, with each
+    of which ``handler`` is called when all replicas have come so far. The events of the cluster are those that its
+    processes plan, after which there may be more replicas, or others that take requests; one of a request sends it.
     """

@@ -59,8 +59,8 @@ class Router:
         self._conversations: dict[int, int] = {}
         """Which scheduler had the last request of each conversation that may go on; of sessions by session."""
         alike = weights is None and shared == records.samples == 1
-        self.loads_alone = routing == "least-loaded" and alike
-        """Whether nothing else says where a request goes."""
+        self.simple = routing != "prefix-aware" and alike
+        """Whether turns, or how many requests each engine has, alone say where one goes that follows none."""
         self._by_load = [(0, index) for index in range(len(pool))]
         """Heap of (load, scheduler); an entry whose load has changed since no longer counts."""
         self._leaving: list[tuple[float, int, int]] = []

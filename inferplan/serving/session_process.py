@@ -20,7 +20,7 @@ _LEAVES = SENT + 20
 class SessionProcess:
     """The users of a run whose requests are calls of sessions."""
 
-    connects = True
+    connects = watches = True
 
     def __init__(self, cluster: ClusterRun) -> None:
         self.cluster, self.records = cluster, cluster.records

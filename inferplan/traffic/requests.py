@@ -111,7 +111,9 @@ class Lengths:
             middle = (first + last) / 2
             return middle, middle**2 + ((last - first + 1) ** 2 - 1) / 12
         if self.kind == "empirical":
-            return float(np.mean(self.values)), float(np.mean(np.square(np.asarray(self.values, dtype=np.float64))))
+            values = np.asarray(self.values)
+            parts = (values[at : at + _PIECE].astype(np.float64) for at in range(0, len(values), _PIECE))
+            return float(np.mean(values)), sum([float(np.sum(np.square(part))) for part in parts]) / len(values)
         if self.kind == "fixed" or not deviation:
             return mean, mean**2
         if self.most is None:

@@ -45,8 +45,6 @@ _AZURE_ROW = re.compile(
     r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6})\d*,([1-9]\d{,9}),([1-9]\d{,9})$", re.ASCII | re.MULTILINE
 )
 """A row as it was published."""
-_PLAIN_ROWS = re.compile(r"(?:\d{1,12}(?:\.\d{1,9})?(?:,\d{1,12}(?:\.\d{1,9})?){2}\n)+", re.ASCII)
-"""Rows of three numbers."""
 _LONG = 1 << 19
 """Requests beyond which they do not stay in memory."""
 _LARGEST = 2**40
@@ -133,13 +131,19 @@ class _Columns:
 
     def add_numbers(self, lines: list[str], order: Sequence[int]) -> bool:
         """Lines of three plain numbers, unless some are others. order: where time, prompt and output stand."""
-        text = "".join(lines)
-        if _PLAIN_ROWS.fullmatch(text) is None:
+        if not lines[0].strip():
             return False
-        rows = np.fromstring(text.replace("\n", ","), sep=",").reshape(-1, 3)
+        try:
+            rows = np.loadtxt(lines, delimiter=",", comments=None, ndmin=2)
+        except ValueError:  # text, or rows that are not of one length
+            return False
+        if rows.shape[1] != len(order):
+            return False
         time, prompt, output = (rows[:, place] for place in order)
         tokens = np.array((prompt, output))
         if not np.all((tokens >= 1) & (tokens < _LARGEST) & (tokens == np.floor(tokens))):
+            return False
+        if not np.all((time >= 0) & (time < inf)):
             return False
         self.times.frombytes(np.ascontiguousarray(time).tobytes())
         self.prompt.frombytes(prompt.astype(np.int64).tobytes())

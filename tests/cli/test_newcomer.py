@@ -141,29 +141,50 @@ def test_how_many_people_a_gpu_and_a_budget_serve(run: Run) -> None:
 
 
 PRINTED = [
-    ("dense", "plan llama-3.1-8b --gpu h100 --workload chat --rate 10"),
-    ("MLA", "plan deepseek-v3 --gpu h200 --workload chat --rate 5 --draft mtp"),
-    ("two formats", "plan llama-3.1-70b --gpu h100 --workload rag --rate 20"),
+    (
+        "the stranger's",
+        "llama-3.3-70b --gpu h100 --rate 20 --prompt 4096 --output 300 --ttft 1s --tpot 40ms",
+        1.0,
+        0.04,
+    ),
+    ("of a workload", "llama-3.1-70b --gpu h100 --workload rag --rate 20", 0.5, 0.035),
 ]
 
 
-@for_each(("question", "line"), PRINTED)
-def test_the_pools_that_a_plan_names_are_simulated_by_its_line(question: str, line: str, run: Run) -> None:
-    """With the lengths of the workload (configs/workloads: 1,155 and 211 tokens, log-normal; 4,096 and 512), the rate
-    that was asked for and the replicas that are named; pools that keep the limit on TPOT in the largest batch keep it
-    in a smaller one, within 10 %."""
-    said = run(*line.split())
+@for_each(("question", "line", "ttft", "tpot"), PRINTED)
+def test_the_pools_that_a_plan_names_keep_the_limits_in_its_line(
+    question: str, line: str, ttft: float, tpot: float, run: Run
+) -> None:
+    """With the lengths that were asked for, or of the workload (configs/workloads: 4,096 and 512), the rate, the
+    replicas that are named and the limits, which the run keeps; the bill is what its machines cost."""
+    said = run("plan", *line.split())
     found = re.search(
-        r"for (\d+) prefill.* \+ (\d+) decode.*TPOT ([\d.]+) ms .*simulate them: inferplan (.*)", said.out
+        r"separate pools: ([\d.]+) USD/h for (\d+) prefill.* \+ (\d+) decode.*to buy: (.*); simulate them: "
+        r"inferplan (.*)",
+        said.out,
     )
     assert found is not None, (question, said.out, said.err)
-    prefill, decode, tpot, words = int(found[1]), int(found[2]), float(found[3]), shlex.split(found[4])
+    bought = re.findall(r"(\d+) x [^(]*\([^)]*\) at ([\d.]+) USD/h", found[4])
+    assert sum(int(count) * float(price) for count, price in bought) == pytest.approx(float(found[1]), abs=0.01)
+    words = shlex.split(found[5])
     ran = run(*words, "--format", "json").json
-    lengths = ("4096", "512") if "rag" in line else ("lognormal:1155:0.96", "lognormal:211:0.77")
-    assert (words[words.index("--prompt") + 1], words[words.index("--output") + 1]) == lengths
-    assert words[words.index("--rate") + 1] == line.partition("--rate ")[2].split()[0]
-    assert f"--prefill-replicas {prefill} --decode-replicas {decode}" in " ".join(words)
-    assert ran["tpot_s"]["p95"] < 1.1e-3 * tpot
+    assert words[words.index("--prompt") + 1] == "4096" and words[words.index("--rate") + 1] == "20"
+    assert f"--prefill-replicas {found[2]} --decode-replicas {found[3]}" in " ".join(words)
+    assert ran["slo"] == {"ttft_s": ttft, "tpot_s": tpot}
+    assert ran["ttft_s"]["p95"] <= ttft and ran["tpot_s"]["p95"] <= tpot and ran["slo_attained"] >= 0.9
+
+
+def test_a_workloads_limit_for_shorter_prompts_is_said_first(run: Run) -> None:
+    """2 s for 16,384 tokens are 500 ms for 4,096: the plan costs as much as where that is typed, and less than with
+    500 ms; prompts that are not much longer, and a limit that is stated, have no such line."""
+    line = ["plan", "llama-3.1-8b", "--gpu", "h100", "--workload", "rag", "--rate", "1", "--aggregated"]
+    first = run(*line, "--prompt", "16384").out.splitlines()[0]
+    found = re.search(r"with --ttft 2s, a plan costs ([\d.]+) USD/h or less, not ([\d.]+) USD/h", first)
+    assert found is not None and first.startswith("the TTFT limit of 500 ms is that of workload rag"), first
+    stated = run(*line, "--prompt", "16384", "--ttft", "2s").out
+    assert "that of workload" not in stated and f" {found[1]} USD/h" in stated
+    assert float(found[1]) < float(found[2])
+    assert "that of workload" not in run(*line, "--prompt", "8192").out
 
 
 def test_a_plan_in_another_format_says_the_line_that_starts_it(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from tests.cases import for_each
 
@@ -20,6 +23,18 @@ def test_an_estimate_loads_no_metadata_of_packages_and_no_closed_form() -> None:
         "main()\n"
         "print(sorted({'email', 'zipfile', 'inferplan.serving.steady', 'rich'} & set(sys.modules)))\n"
     )
+    assert output(code).splitlines()[-1] == "[]"
+
+
+def test_a_plan_checks_no_spec_anew_and_asks_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the files that it reads are kept."""
+    monkeypatch.setenv("INFERPLAN_CACHE", str(tmp_path))
+    asked = "plan llama-3.2-1b --gpu l4 --quant native --most 1 --aggregated --rate 1 --prompt 64 --output 8 --ttft 5s"
+    code = (
+        f"import sys\nfrom inferplan.cli import main\nsys.argv = ['inferplan', *{asked!r}.split()]\nmain()\n"
+        "print(sorted({'asyncio', 'pydantic', 'inferplan.validation.run'} & set(sys.modules)))\n"
+    )
+    output(code)
     assert output(code).splitlines()[-1] == "[]"
 
 

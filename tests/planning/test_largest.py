@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inferplan.api import make_plan
@@ -46,6 +47,84 @@ def test_no_more_is_served_than_the_most_and_no_less() -> None:
     said = re.search(r"--rate ([0-9.]+),", refused.value.hint)  # what it does serve
     assert said is not None
     assert float(said[1]) == pytest.approx(rate, rel=0.05)
+
+
+DRAWN = ["1x-l40s", "2x-l40s", "1x-h100-sxm", "2x-a100-80gb-sxm"]
+
+
+@for_each("seed", range(4))
+def test_a_load_that_is_hinted_is_accepted(seed: int) -> None:
+    """The load that an error names is the most, and whoever asks for it gets a plan that is not told it is too much: at
+    most its share of capacity."""
+    rng = np.random.default_rng(seed)
+    tokens, limits = (int(rng.choice([256, 512])), int(rng.choice([64, 211]))), (0.3, 0.05)
+    people = {"think_time": 10.0} if rng.random() < 0.3 else {}
+    load = "users" if people else "rate"
+    sure = {"confidence": 0.5} if rng.random() < 0.5 else {}
+    fixed = {"quants": None, "ttft": limits[0], "tpot": limits[1], "most": 2, "progress": False, **people, **sure}
+
+    def asked(amount: Any) -> Plan:
+        return make_plan("llama-3.1-8b", *tokens, gpus=DRAWN[rng_gpu], **{**fixed, load: amount})
+
+    rng_gpu = int(rng.integers(len(DRAWN)))
+    most = asked("most").question
+    amount = most.demand.users if people else most.demand.rate
+    assert amount is not None
+    with pytest.raises(InfeasibleError) as refused:
+        asked(float(f"{1.5 * amount:.3g}") if load == "rate" else round(1.5 * amount))
+    said = re.match(r"--(?:rate|in-flight) ([0-9.]+), or", refused.value.hint)
+    assert said is not None and float(said[1]) == amount
+    found = asked(int(said[1]) if people else float(said[1]))
+    assert found.confidence == most.sizing.confidence
+    assert found.capacity is not None and found.capacity.factor >= 1.25 / 1.03
+
+
+def test_a_load_between_the_most_and_an_even_chance_is_no_plain_yes() -> None:
+    """One H100 keeps limits for more people if the prediction is right than with a chance of 80 %."""
+    known = {"gpus": "1x-h100-sxm", "quants": None, "ttft": 0.3, "tpot": 0.03, "most": 1, "progress": False}
+    sure = make_plan("llama-3.1-8b", 512, 64, rate="most", **known)
+    even = make_plan("llama-3.1-8b", 512, 64, rate="most", confidence=0.5, **known)
+    assert sure.confidence == 0.8 and even.question.demand.rate > 1.03 * sure.question.demand.rate
+    first = plan_report(make_plan("llama-3.1-8b", 512, 64, rate=even.question.demand.rate, **known)).opening[0]
+    assert first.startswith("not at a confidence of 0.8;")
+    kept = plan_report(make_plan("llama-3.1-8b", 512, 64, rate=sure.question.demand.rate, **known)).opening[0]
+    assert kept.startswith("yes, at a confidence of 0.8:")
+
+
+def test_what_may_be_spent_bounds_both_confidences() -> None:
+    """For 1.50 USD/h there is one L40S, whose error nobody knows, and no H100 at 4: whoever asks for the most that is
+    found gets it, and it is no plain yes."""
+    both = {"price": {"l40s": 1.0, "h100-sxm": 4.0}, "max_cost": 1.5, "quants": None, "most": 1, "progress": False}
+    limits = {"gpus": "l40s,h100-sxm", "ttft": 1.0, "tpot": 0.06}
+    most = make_plan("llama-3.1-8b", 512, 64, rate="most", **both, **limits)
+    assert (most.option.cost, most.confidence) == (1.0, 0.5)
+    rate = most.question.demand.rate
+    again = make_plan("llama-3.1-8b", 512, 64, rate=rate, **both, **limits)
+    assert again.option.cost == 1.0 and again.unkept is not None
+    assert again.unkept.hint.startswith("--max-cost 4.00")
+    with pytest.raises(InfeasibleError) as refused:
+        make_plan("llama-3.1-8b", 512, 64, rate=2 * rate, **both, **limits)
+    assert refused.value.hint.startswith(f"--rate {rate:g}, or --max-cost 4.00")
+
+
+def test_a_size_that_a_short_run_called_enough_is_seen_in_a_long_one() -> None:
+    """211 users who think for 30 s: a run of 760 requests finds two L40S enough at 1.25 times the load, one of 4,000
+    finds their capacity at 1.13 times it."""
+    limits = {"ttft": 1.0, "tpot": 0.05, "think_time": 30.0, "confidence": 0.5, "quants": None, "progress": False}
+    found = make_plan("llama-3.1-8b", 1155, 211, gpus="l40s", price={"l40s": 1.0}, users=211, most=2, **limits)
+    assert found.capacity is not None and found.capacity.factor >= 1.25 / 1.03
+
+
+def test_a_hint_of_looser_limits_and_a_smaller_load_is_accepted() -> None:
+    """No load is small enough for a TTFT of 10 ms on one L40S: the limits and the load that are named are kept."""
+    tight = {"gpus": "1x-l40s", "quants": None, "tpot": 0.05, "most": 1, "progress": False}
+    with pytest.raises(InfeasibleError) as refused:
+        make_plan("llama-3.1-8b", 512, 256, rate=5.0, ttft=0.01, **tight)
+    said = re.match(r"relax to --ttft ([0-9.]+)ms for .* [(]--rate ([0-9.]+)[)]", refused.value.hint)
+    assert said is not None
+    assert (
+        make_plan("llama-3.1-8b", 512, 256, rate=float(said[2]), ttft=float(said[1]) / 1e3, **tight).option.devices == 1
+    )
 
 
 def test_a_bill_buys_the_gpus_that_it_pays_for() -> None:

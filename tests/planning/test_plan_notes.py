@@ -11,6 +11,7 @@ import pytest
 
 from inferplan.answers.drafting import Drafting
 from inferplan.catalog.bills import Offer, Tariff
+from inferplan.catalog.workloads import BorrowedLimit, borrowed_limit, load_workload
 from inferplan.figures import Figure
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
@@ -56,7 +57,7 @@ def plan(which: Any = None, **more: Any) -> Any:
         "native": None, "unknown": None, "measured": None, "miss": None, "bands": {"ttft": (0.81, 1.19)},
         "capacity": None, "rate": 33.0, "response": 1.5, "waiting": None, "alternatives": [], "outranked": [],
         "cheaper_verified": None, "unseen": 0, "drafts_help": True, "tiered": [], "curve": [],
-        "searched": searched(),
+        "searched": searched(), "apart": None, "apart_at_least": None, "in_proportion": None,
     }  # fmt: skip
     return SimpleNamespace(**found | more)
 
@@ -367,9 +368,8 @@ def test_sessions_of_a_plan() -> None:
 
 def test_what_is_cheaper_and_what_it_would_take() -> None:
     said = plan_notes.cheaper_line
-    least = "this is the cheapest candidate"
-    assert said(plan()) == f"{least} with a known error, even without the limits"
-    assert said(plan(confidence=0.5)) == f"{least}, even without the limits"
+    assert said(plan()) == "no candidate with a known error costs less, whatever the limits"
+    assert said(plan(confidence=0.5)) == "no candidate costs less, whatever the limits"
     missed = {"ttft": 1.25, "tpot": 1.1}
     cheap = on({}, cost=4.0, replicas=2, violations=lambda slo: missed)
     what = "2 replicas of it at 4.00 USD/h"
@@ -406,7 +406,7 @@ def test_what_was_tried() -> None:
     grids = searched(priced(None), priced("fp8"), priced("fp8"))
     assert said(plan(searched=grids)) == "formats tried: native, fp8 (--quant)"
     assert said(plan(option(request=FP8), searched=grids, unseen=7)) == (
-        "formats tried: native, fp8 (--quant); try your own questions on answers in fp8; --quant native leaves "
+        "formats tried: native, fp8 (--quant); check answers in fp8 on prompts of your own; --quant native leaves "
         "narrower "
         "formats out; 7 structures that might be cheaper were not simulated (fewer --gpu or --quant)"
     )
@@ -675,10 +675,13 @@ def test_how_much_of_the_load_is_carried() -> None:
     assert said(plan(capacity=known)) == said(plan(question=bounded)) == ""
     found = said(plan(question=bounded, capacity=known))
     assert found == (
-        "yes: 33 requests/s are 80% of the capacity of 3 x h100-sxm in settings for this load; the most for 8.00 "
-        "USD/h: "
-        "--rate most"
+        "yes, at a confidence of 0.8: 33 requests/s are 80% of the capacity of 3 x h100-sxm in settings for this "
+        "load; the most for 8.00 USD/h: --rate most"
     )
+    even = said(plan(question=bounded, capacity=known, unkept=object(), confidence=0.5))
+    assert even.startswith("not at a confidence of 0.8; if the prediction is right (an even chance), 33 requests/s are")
+    nobody = said(plan(question=bounded, capacity=known, unkept=object(), confidence=0.5, supported=False))
+    assert "even chance" not in nobody and "yes" not in nobody
     most = said(plan(question=replace(bounded, most=True), capacity=known))
     assert most.startswith("the most for 8.00 USD/h: 33 requests/s, with ")
     assert most.endswith(", at a confidence of 0.8, at 80% of capacity")
@@ -753,31 +756,79 @@ def test_notes_become_sentences() -> None:
 
 
 def test_what_separate_pools_would_cost() -> None:
-    """Nothing is said where none were tried, or where the plan is one of them."""
+    """Nothing is said where none were tried, or where the plan is one of them. The closed form is a lower bound: it
+    names no layout, and nothing to run."""
     said, tried = plan_notes.apart_line, SimpleNamespace(structures_apart=1)
-    assert said(plan(apart=option(cost=9.0))) == ""
+    what = "prompts and decodes on separate pools"
+    assert said(plan(apart_at_least=option(cost=9.0))) == ""
     assert said(plan(option(pools=(1, 1)), searched=tried)) == ""
-    none = "prompts and decodes on separate pools: no tried option keeps the limits"
-    assert said(plan(searched=tried, apart=None)) == none
-    apart = option(cost=9.0, pools=(2, 1), ttft=0.12, tpot=0.021)
-    dear = "prompts and decodes on separate pools: at least 9.00 USD/h for 2 prefill + 1 decode, each "
-    found = {"best": verified(option(cost=4.0)), "searched": tried, "apart": apart}
-    line = said(plan(**found, confidence=0.5))
-    figures = ", TTFT 120 ms, TPOT 21.0 ms in the largest batch, 64 (closed form, if the prediction were right)"
-    assert line.startswith(dear) and figures in line
-    pools = "--prefill-replicas 2 --decode-replicas 1"
-    whole = f"--gpu h100-sxm --ideal --rate 33 --prompt 1000 --output 101 {pools}"
-    assert line.endswith(f"; one pool: 4.00 USD/h; simulate them: inferplan simulate llama-3.1-8b {whole}")
-    assert "one pool" not in said(plan(**found, confidence=0.8))
+    assert said(plan(searched=tried)) == f"{what}: no tried option keeps the limits"
+    least = option(cost=9.0, pools=(2, 1))
+    dear = f"{what} cost no less: at least 9.00 USD/h in closed form, not simulated"
+    assert said(plan(searched=tried, apart_at_least=least)) == dear
+    one = {"best": verified(option(cost=4.0)), "searched": tried, "confidence": 0.5}
+    assert said(plan(option(cost=4.0), **one, apart_at_least=least)) == f"{dear}; one pool: 4.00 USD/h"
+    bound = "(at least 4.00 USD/h in closed form, not simulated)"
+    assert said(plan(searched=tried, apart_at_least=option(cost=4.0, pools=(1, 1)))) == (
+        f"{what}: no simulated layout that costs less keeps the limits {bound}"
+    )
+
+
+def test_the_command_that_simulates_separate_pools() -> None:
+    """It has the lengths, the flags of both pools and the limits. vLLM admits 1,024 sequences on an H100 unless it is
+    told (vllm/engine/arg_utils.py); two GPUs at 2 USD an hour each cost 4."""
+    said, tried = plan_notes.apart_line, SimpleNamespace(structures_apart=1)
+    apart = option(cost=4.0, replicas=2, pools=(1, 1), slots=64, prompt_budget=8192)
+    found = {"searched": tried, "apart_at_least": apart, "apart": verified(apart)}
+    line = said(plan(**found))
+    assert line.startswith(
+        "prompts and decodes on separate pools: 4.00 USD/h for 1 prefill + 1 decode, each 1 device, in native, TTFT "
+        "p95 350 ms, TPOT p95 12.0 ms (simulated, if the prediction is right); to buy: 2 x h100-sxm at 2.00 USD/h"
+    )
+    pools = "--prefill-replicas 1 --decode-replicas 1 --max-num-batched-tokens 2048 --max-num-seqs 64"
+    flags = f"{pools} --prefill-max-num-seqs 1024 --ttft 0.4s --tpot 0.02s"
+    first = (
+        "simulate them: inferplan simulate llama-3.1-8b --gpu h100-sxm --ideal --prefill-max-num-batched-tokens 8192"
+    )
+    assert line.endswith(f"; {first} --rate 33 --prompt 1000 --output 101 {flags}")
     spread = {
         "prompt": Lengths(kind="lognormal", mean=1155, spread=0.96),
         "output": Lengths(kind="gamma", mean=9, spread=2),
     }
     bursts = asked(demand=Demand(**spread, rate=2.5, arrivals="gamma", burstiness=0.5))
     more = "--arrivals gamma --burstiness 0.5 --rate 2.5 --prompt lognormal:1155:0.96 --output gamma:9:2"
-    assert said(plan(**found, question=bursts)).endswith(f"--ideal {more} {pools}")
-    part = f"simulate {pools} with this load tries them"
+    assert said(plan(**found, question=bursts)).endswith(f"{more} {flags}")
+    part = "simulate --prefill-replicas 1 --decode-replicas 1 with this load tries them"
     turns = asked(demand=Demand(**LENGTHS, rate=2.5, prefix=SharedPrefix(turns=4, think=ThinkTime(mean=60.0))))
     assert said(plan(**found, question=turns)).endswith(part)
-    found["apart"] = replace(apart, request=replace(REQUEST, prune="layers=4"))  # which no option there says
+    found["apart"] = verified(replace(apart, request=replace(REQUEST, prune="layers=4")))  # which no option there says
     assert said(plan(**found)).endswith(part)
+
+
+def test_a_limit_made_for_shorter_prompts_is_said_first() -> None:
+    """500 ms for 4,096 tokens are 3.9 s for 32,000, 4 s in one digit; a plan that would save less than 5 % is not worth
+    a line."""
+    limit = BorrowedLimit(workload="rag", ttft=0.5, own=4096, prompt=32000)
+    assert 0.5 * 32000 / 4096 == 3.90625 and limit.scaled == 4.0
+    assert BorrowedLimit(workload="rag", ttft=0.3, own=1000, prompt=2300).scaled == 0.69
+    question = replace(asked(), borrowed=limit)
+    whose = "The TTFT limit of 500 ms is that of workload rag for its prompts of 4,096 tokens; these have 32,000"
+    cheap = plan(question=question, in_proportion=verified(option(cost=2.0)))
+    cost = "in proportion, with --ttft 4s, a plan costs 2.00 USD/h or less, not 6.00 USD/h; state --ttft to choose"
+    assert plan_notes.answer(cheap).startswith(f"{whose}; {cost}. 3 x h100-sxm at 6.00 USD/h")
+    assert plan_notes.limit_line(plan(question=question)).endswith(
+        "; in proportion it is --ttft 4s; state --ttft to choose"
+    )
+    assert plan_notes.limit_line(plan(question=question, in_proportion=verified(option(cost=5.8)))) == ""
+    assert plan_notes.limit_line(plan(in_proportion=verified(option(cost=2.0)))) == ""
+
+
+def test_whose_limit_is_made_for_shorter_prompts() -> None:
+    """rag has 500 ms for 4,096 tokens (configs/workloads/rag.yaml): more than 8,192 are much longer."""
+    rag, values = load_workload("rag"), {"prompt": "8193", "ttft": None, "slo": None}
+    found = borrowed_limit(values, rag)
+    assert found == BorrowedLimit(workload="rag", ttft=0.5, own=4096, prompt=8193)
+    for other in ({"prompt": "8192"}, {"prompt": None}, {"ttft": 0.5}, {"slo": "chat"}):
+        assert borrowed_limit({**values, **other}, rag) is None
+    assert borrowed_limit(values, None) is None
+    assert borrowed_limit(values, load_workload("reasoning")) is None  # it has no limits

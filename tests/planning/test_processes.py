@@ -1,37 +1,57 @@
-"""Parts of a plan in processes of their own: the same answer, objects that stay the same, errors that are raised."""
+"""Parts of an answer in processes of their own: the same answer, objects that stay the same, errors that are raised."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import pickle
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from inferplan import mapped
+from inferplan.catalog.assemble import assemble
+from inferplan.planning import processes
+from inferplan.planning.day import DayAsked, DayDesign, simulate_days
 from inferplan.planning.plan import complete, plan
-from inferplan.planning.processes import Progress, StoppedError, _said, run_beside
+from inferplan.planning.processes import Progress, StoppedError, run_beside
 from inferplan.reports.plan_record import plan_record
+from inferplan.serving.cold_start import ColdStart
 from inferplan.table import plain
+from tests.cases import for_each
 from tests.planning.test_confidence import asked
+from tests.planning.test_day import PEAKS, REQUEST, question
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
 
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_TURN", 0.01)
+
+
+def shared(count: int) -> memoryview:
+    """Numbers that forked processes see too."""
+    return memoryview(mmap.mmap(-1, 8 * count)).cast("q")
+
+
 def test_tasks_run_beside_each_other_and_give_what_they_would_here() -> None:
-    """Three tasks in two processes: the first here, the second there, with the object it was given, the third in one
-    of them."""
-    shared = object()
-    first, second, third = run_beside([os.getpid, lambda: (os.getpid(), [shared]), os.getpid], 2, [shared])
-    assert first == os.getpid() != second[0]
-    assert third in (first, second[0])
-    assert second[1][0] is shared
+    """Three tasks, each in a process of its own, one with the object it was given; all here with one job."""
+    kept = object()
+    found = run_beside([os.getpid, os.getpid, lambda: (os.getpid(), [kept])], 2, [kept])
+    assert len({os.getpid(), *found[:2], found[2][0]}) == 4
+    assert found[2][1][0] is kept
     assert run_beside([os.getpid, os.getpid], 1) == [os.getpid()] * 2
+    assert run_beside([os.getpid], 2) == [os.getpid()]
 
 
-def test_who_has_done_a_task_takes_another() -> None:
-    """Of two processes one has a task that waits until the other has done the five that are left."""
+def test_the_next_task_begins_when_one_is_done() -> None:
+    """Of two processes one has a task that waits until the other five are done."""
     done, doing = os.pipe()
 
     def waits() -> bytes:
@@ -40,19 +60,74 @@ def test_who_has_done_a_task_takes_another() -> None:
     def last() -> int:
         return os.write(doing, b"x")
 
-    found = run_beside([os.getpid, waits, os.getpid, os.getpid, os.getpid, os.getpid, last], 2)
-    assert found == [os.getpid(), b"x", *[os.getpid()] * 4, 1]
+    assert run_beside([int, waits, int, int, int, int, last], 2) == [0, b"x", 0, 0, 0, 0, 1]
 
 
-def test_the_tasks_of_a_process_that_is_killed_are_done_here() -> None:
-    home = os.getpid()
+def worked(pieces: int, progress: Progress, place: int) -> tuple[int, list[tuple[float, float]]]:
+    """A task of so many pieces that each take half a turn: the process, and when it worked, as it saw that."""
+    say, stretches = progress.of(place), []
+    for done in range(pieces):
+        start = time.monotonic()
+        time.sleep(0.005)
+        stretches.append((start, time.monotonic()))
+        say(done + 1)
+    return os.getpid(), stretches
 
-    def dies() -> int:
-        if os.getpid() != home:
+
+def most_at_once(found: list[tuple[int, list[tuple[float, float]]]]) -> int:
+    """How many worked at the same moment."""
+    starts = [(start, 1) for _, each in found for start, _ in each]
+    ends = [(end, -1) for _, each in found for _, end in each]
+    return int(max(np.cumsum([change for _, change in sorted(starts + ends)])))
+
+
+def test_more_tasks_than_processors_take_turns() -> None:
+    """Every one has begun before any is done, and no more than may work at once."""
+    progress = Progress(3)
+    found = run_beside([partial(worked, 20, progress, place) for place in range(3)], 2, progress=progress)
+    assert len({process for process, _ in found} | {os.getpid()}) == 4
+    assert most_at_once(found) == 2
+    assert max(each[0][0] for _, each in found) < min(each[-1][1] for _, each in found)
+
+
+@for_each(("tasks", "jobs", "early"), [(3, 2, 1), (5, 3, 2), (5, 4, 1), (7, 4, 3)])
+def test_who_goes_on_when_a_turn_is_over(tasks: int, jobs: int, early: int) -> None:
+    """Equal tasks of 100 turns end after ``100*tasks/jobs`` turns at the least (McNaughton, 1959). Those that keep
+    their core, ``tasks - jobs`` of them, end after 100, but for the turn in which the others begin."""
+    progress = Progress(tasks)
+    crew = processes._Crew([int] * tasks, jobs, (), progress)
+    crew.left, crew.there = [], {place: processes._Worker(0, 0, 0, computes=False) for place in range(tasks)}
+    ends: list[int] = []
+    for turn in range(1, 100 * tasks):
+        for _ in range(jobs):
+            place = crew._next()
+            if place is not None:
+                crew.there[place].computes = True
+        for place, worker in list(crew.there.items()):
+            progress.of(place)(progress.done(place) + worker.computes)
+            worker.computes = False
+            if progress.done(place) == 100:
+                ends.append(turn)
+                del crew.there[place]
+    assert ends[-1] <= 100 * tasks / jobs + 2
+    assert ends[early - 1] <= 102 < ends[early]
+
+
+def test_a_task_whose_process_is_killed_is_begun_again_and_then_done_here() -> None:
+    """Killed once: another process does it. Killed twice: it is done here."""
+    tries, home, progress = shared(3), os.getpid(), Progress(3)
+
+    def task(place: int) -> int:
+        tries[place] += 1
+        if tries[place] <= place and os.getpid() != home:
             os.kill(os.getpid(), signal.SIGKILL)
-        return 7
+        return os.getpid()
 
-    assert run_beside([int, dies, int], 2) == [0, 7, 0]
+    for told in (None, progress):
+        tries[:] = shared(3)
+        found = run_beside([partial(task, place) for place in range(3)], 2, progress=told)
+        assert list(tries) == [1, 2, 3]
+        assert [process == home for process in found] == [False, False, True]
 
 
 def test_half_a_message_of_a_process_that_is_killed_says_nothing() -> None:
@@ -63,26 +138,29 @@ def test_half_a_message_of_a_process_that_is_killed_says_nothing() -> None:
         out, into = os.pipe()
         os.write(into, whole[:size])
         os.close(into)
-        found.append(_said(out, (), None))
+        found.append(processes._understood(out, ()))
         os.close(out)
     assert found == [{}] * len(whole) + [{0: list(range(100)), 1: "done"}]
 
 
 def test_ctrl_c_keeps_what_is_done() -> None:
-    """The first task here is interrupted; one there is done, the next one waits for ever."""
-    gone, going = os.pipe()
+    """Of three tasks one is done at once; the others would take for ever, one of them while it waits for its turn."""
+    done = shared(1)
 
-    def interrupted() -> None:
-        os.read(gone, 1)
-        raise KeyboardInterrupt
+    def told(_: int) -> None:
+        if time.monotonic() - begin > 0.5:
+            raise KeyboardInterrupt
 
-    def waits() -> None:
-        os.write(going, b"x")
-        time.sleep(60)
+    def forever(say: Callable[[int], None]) -> None:
+        while True:
+            time.sleep(0.005)
+            done[0] += 1
+            say(int(done[0]))
 
+    begin, progress = time.monotonic(), Progress(3, told)
     with pytest.raises(StoppedError) as stopped:
-        run_beside([interrupted, lambda: "done", waits], 2)
-    assert stopped.value.found == {1: "done"}
+        run_beside([lambda: "done", *(partial(forever, progress.of(place)) for place in (1, 2))], 2, progress=progress)
+    assert stopped.value.found == {0: "done"}
     with pytest.raises(StoppedError) as stopped:
         run_beside([lambda: "here", interrupted_at_once], 1)
     assert stopped.value.found == {0: "here"}
@@ -103,18 +181,17 @@ def test_progress_is_the_sum_of_all_processes() -> None:
             say(done)
 
     run_beside([partial(task, place) for place in range(3)], 2, progress=progress)
-    progress.tell()
     assert heard[-1] == 30 and heard == sorted(heard)
 
 
-def test_an_error_of_another_process_is_raised_here() -> None:
+@for_each("progress", [None, Progress(2)])
+def test_an_error_of_another_process_is_raised_here(progress: Progress | None) -> None:
     def fails() -> None:
         raise ZeroDivisionError(os.getpid())
 
-    with pytest.raises(ZeroDivisionError, match=str(os.getpid())):
-        run_beside([int, fails], 2)
-    with pytest.raises(ZeroDivisionError):
-        run_beside([fails, int], 2)
+    for tasks in ([int, fails], [fails, int]):
+        with pytest.raises(ZeroDivisionError, match=str(os.getpid())):
+            run_beside(tasks, 2, progress=progress)
 
 
 def test_a_plan_is_the_same_in_any_number_of_processes() -> None:
@@ -124,3 +201,20 @@ def test_a_plan_is_the_same_in_any_number_of_processes() -> None:
         complete(one, jobs)
         assert one.other is not None and one.capacity is not None
     assert plain(plan_record(found[0])) == plain(plan_record(found[1]))
+
+
+def test_a_day_is_the_same_in_turns_in_files_and_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every time and outcome of every request of every policy, to the last bit."""
+    of_day = DayAsked(profile=PEAKS, span=1800.0, cold_start=ColdStart(rest=60.0))
+    design = DayDesign(request=REQUEST, deployment=assemble(REQUEST), question=question(), asked=of_day)
+    (alone,) = simulate_days([design])
+    monkeypatch.setattr(mapped, "FEWEST", 1)
+    for jobs in (1, 2):
+        (other,) = simulate_days([design], jobs=jobs)
+        for one, two in zip(alone.policies, other.policies):
+            assert two.result.records.spool is not None
+            for name in ("arrival", "prompt", "output", "admitted", "first", "finish", "status"):
+                first, second = (np.asarray(getattr(of.result.records, name)) for of in (one, two))
+                np.testing.assert_array_equal(first, second)
+            assert one.lives == two.lives and one.percentile("ttft", 95.0) == two.percentile("ttft", 95.0)
+            assert np.array_equal(one.late, two.late)

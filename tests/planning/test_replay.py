@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import mmap
+import os
+import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -218,10 +222,49 @@ def test_ctrl_c_keeps_the_policies_that_are_done() -> None:
     made = vars(design(log_of(1000), ("static", "scheduled", "reactive")))
     (day,) = simulate_days([_Stopped(**made)])
     assert [one.policy for one in day.policies] == ["static", "scheduled"]
-    assert day.undone == days_report([day]).record["undone"] == ["reactive"]
+    assert list(day.undone) == days_report([day]).record["undone"] == ["reactive"]
     alone = vars(design(log_of(1000), ("static",)))
     with pytest.raises(KeyboardInterrupt):
         simulate_days([_Stopped(**alone)])
+
+
+class _Interrupted(DayDesign):
+    """Somebody presses Ctrl-C when the third policy has served 400 of its requests, and the others are done."""
+
+    def served(
+        self,
+        policy: Policy,
+        work: DayWork,
+        requests: Requests,
+        spool: Spool | None,
+        progress: Callable[[int], None] | None,
+    ) -> SimulationResult:
+        if policy != self.asked.policies[-1]:
+            result = super().served(policy, work, requests, spool, progress)
+            _DONE[self.asked.policies.index(policy)] = 1
+            return result
+        assert progress is not None
+        progress(400)
+        while _DONE[:] != b"\1\1":
+            progress(400)
+            time.sleep(0.01)
+        time.sleep(0.5)  # they have said so
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(60)
+        raise AssertionError
+
+
+_DONE = mmap.mmap(-1, 2)
+"""A byte for each policy that is done, which forked processes share."""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_ctrl_c_in_processes_says_how_far_the_lost_ones_were() -> None:
+    made = vars(design(log_of(1000), ("static", "scheduled", "reactive")))
+    (day,) = simulate_days([_Interrupted(**made)], jobs=2)
+    assert [one.policy for one in day.policies] == ["static", "scheduled"]
+    assert day.undone == {"reactive": 0.4}
+    assert any("reactive" in note and "40%" in note for note in days_report([day]).notes)
 
 
 def test_a_span_of_the_log() -> None:

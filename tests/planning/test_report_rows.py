@@ -506,6 +506,7 @@ def day(**more: Any) -> Any:
             ),
             mixes=[],
             apart=0.0,
+            confidence=0.5,
         ),
     }
     return SimpleNamespace(**found | more)

@@ -160,6 +160,12 @@ def test_the_verdict_beside_the_capacity() -> None:
     assert said(record(capacity=capacity | {"within_error": True}), "TPOT") == (
         "stable, within the error of capacity: 80% of the maximum, 12.35 requests/s; limits missed: TPOT"
     )
+    over = said(record(capacity=capacity | {"load": 1.02}), "TPOT")
+    assert over == (
+        "stable in this run, but above the maximum: 102% of the maximum, 12.35 requests/s; in a longer run the queue "
+        "grows; limits missed: TPOT"
+    )
+    assert said(record(capacity=capacity | {"load": 1.02}, verdict="overloaded"), "").startswith("overloaded: 102%")
 
 
 def test_how_long_a_run_was() -> None:
@@ -246,11 +252,11 @@ def test_warnings_of_a_run() -> None:
     assert said(result(tail=tail, slo=Slo(tpot=0.5, percentile=99.0)), record()) == []
     rough = record(run=run(converged=False))
     half = "the ± percentages are half of the 95 % confidence intervals"
-    start = "not converged: 1,200 requests do not settle the figures"
-    assert said(result(), rough) == [f"{start}, as happens near capacity; {half}"]
-    for most, more in ((1200, ""), (1202, ", and 601 would not"), (20000, ", and 10,000 would not")):
+    start = "not converged: the figures still move after 1,200 requests, as happens near capacity"
+    assert said(result(), rough) == [f"{start}; {half}"]
+    for most, more in ((1200, ""), (1202, ""), (20000, "; to settle takes more than 10,000")):
         (one,) = said(result(precision=SimpleNamespace(most=most)), rough)
-        assert one == f"{start}{more}, as happens near capacity; {half}"
+        assert one == f"{start}{more}; {half}"
     assert said(result(), rough | {"verdict": "overloaded"}) == []
 
 

@@ -49,18 +49,18 @@ def files() -> list[str]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A copy of the package, its event loop compiled; skips where that cannot be done."""
-    pytest.importorskip("mypy")
-    pytest.importorskip("setuptools")
+    """A copy of the package; skips where there is no C compiler."""
     c_compiler()
     _copied(tmp_path)
     (tmp_path / "tests").symlink_to(ROOT / "tests")
-    _call(tmp_path, "-m", "inferplan", "compile")
     return tmp_path
 
 
 def test_what_is_compiled_gives_the_same_to_the_last_bit_and_goes_with_its_sources(place: Path) -> None:
     """Simulations of 28 kinds with random loads, in two processes: their JSON is the same text."""
+    pytest.importorskip("mypy")
+    pytest.importorskip("setuptools")
+    _call(place, "-m", "inferplan", "compile", "--all")
     words = ("-m", "tests.serving.compiled_runs", "1")
     machine, python = json.loads(_call(place, *words)), json.loads(_call(place, *words, use=False))
     assert machine["from"].endswith(EXTENSION_SUFFIXES[0]) and python["from"].endswith(".py")
@@ -74,6 +74,29 @@ def test_what_is_compiled_gives_the_same_to_the_last_bit_and_goes_with_its_sourc
     assert "from other sources, and not used" in _call(place, "-m", "inferplan", "--version")
     found = _call(place, "-c", "from inferplan.serving import clients; print(clients.__file__)")
     assert found.strip().endswith("clients.py")
+
+
+def test_plain_replicas_are_compiled_without_mypy(place: Path) -> None:
+    """In C alone, where neither mypy nor setuptools can be imported; and the same answer to the last digit."""
+    for name in ("mypy", "setuptools"):
+        (place / f"{name}.py").write_text("raise ImportError", encoding="ascii")
+    _call(place, "-m", "inferplan", "compile")
+    assert _call(place, "-m", "inferplan", "--version").strip().endswith(", event loop compiled")
+    probe = "from inferplan.serving import clients, plain_replica as p; print(p.NATIVE is not None, clients.__file__)"
+    assert _call(place, "-c", probe).split() == ["True", str(place / "inferplan" / "serving" / "clients.py")]
+    assert _call(place, "-c", probe, use=False).startswith("False")
+    words = "simulate llama-3.1-8b --gpu h100-sxm --rate 20 --prompt 512 --output 64 --requests 300 --format json"
+    machine, python = (_call(place, "-m", "inferplan", *words.split(), use=use) for use in (True, False))
+    assert json.loads(machine)["verdict"] == "stable" and machine == python
+    error = subprocess.run(
+        [sys.executable, "-m", "inferplan", "compile", "--all"],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(place)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert error.returncode == 2 and "mypy" in error.stderr
 
 
 @for_each(
@@ -95,6 +118,7 @@ def test_what_is_compiled_is_used_for_the_sources_it_was_made_from(
         monkeypatch.setenv(compiled.OFF, set_to)
     if made_from is not None:
         text = compiled.record("mypy 2.4.0", files)
+        text += "\n\n" + "\n".join(f"{name}{EXTENSION_SUFFIXES[0]} 4" for name in MADE)
         (tmp_path / compiled.RECORD).write_text(text if made_from == "now" else "0" * 64 + text[64:], encoding="ascii")
     assert compiled.state() == expected
     found: Any = compiled.CompiledFinder().find_spec("inferplan.serving.replica")
@@ -216,13 +240,13 @@ def test_only_the_package_that_asks_is_compiled(
     right = compiled.record("mypy 2.4.0", files)
     child = _Child(right)
     monkeypatch.setattr(subprocess, "run", child)
-    assert compiled.compile_modules() == str(tmp_path / "made")
+    assert compiled.compile_modules(everything=True) == str(tmp_path / "made")
     assert (tmp_path / "made" / compiled.RECORD).read_text(encoding="ascii").startswith(right + "\n\n")
     assert Path(child.imports[0]).parent == Path(compiled.__file__).parent
     assert not [origin for origin in child.imports if Path(origin).is_relative_to(tmp_path)]
     child.made_from = "0" * 64 + right[64:]
     with pytest.raises(UsageError, match="cannot be used"):
-        compiled.compile_modules()
+        compiled.compile_modules(everything=True)
     assert (tmp_path / "made" / compiled.RECORD).read_text(encoding="ascii").startswith(right + "\n\n")
 
 

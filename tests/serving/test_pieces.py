@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from math import inf
 
 import numpy as np
 import pytest
 
-from inferplan.mapped import Spool
+from inferplan import mapped
+from inferplan.mapped import Spool, spool_for
 from inferplan.serving.class_results import percentile_beside
 from inferplan.serving.pieces import percentile_of
 
@@ -38,3 +40,24 @@ def test_columns_of_a_run_in_a_file_are_read_by_their_values() -> None:
     assert [list(column) for column in spool.given] == [[0.5, 1.5], [3, 5], [7, 9]]
     spool.clear()
     assert all(np.isnan(column).all() for column in spool.times) and list(spool.codes) == [0, 0]
+
+
+def test_a_file_has_its_whole_size_where_the_system_reserves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS has no posix_fallocate: zeros are written, in blocks, the last of them smaller."""
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    monkeypatch.setattr(mapped, "_BLOCK", 1000)
+    for size in (1, 999, 1000, 2500):
+        assert bytes(mapped.mapped(size)) == bytes(size)
+
+
+def test_where_no_file_can_be_made_somebody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(mapped, "mapped", full)
+    said: list[str] = []
+    times = np.zeros(mapped.FEWEST)
+    assert spool_for([times, times, times], said.append) is None
+    assert len(said) == 1 and "No space left on device" in said[0] and "65,536" in said[0]
+    assert spool_for([times[1:]] * 3, said.append) is spool_for([times, None, times], said.append) is None
+    assert len(said) == 1

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from inferplan.estimate.deployment import Deployment
 from inferplan.mapped import Spool
 from inferplan.serving import plain_replica
+from inferplan.serving.autoscaling import Reactive, Scaling, Schedule
 from inferplan.serving.cluster_run import ClusterRun
 from inferplan.serving.flags import Flags
 from inferplan.serving.fleet import Fleet
@@ -63,9 +64,11 @@ def _hold_alike(
     native: ModuleType, served: Deployment, sent: Traffic | Requests, flags: Flags, options: Options
 ) -> None:
     with runs_in(None):
-        python = figures_of(simulate(served, sent, flags, options))
+        python = simulate(served, sent, flags, options)
     with runs_in(native):
-        assert figures_of(simulate(served, sent, flags, options)) == python
+        found = simulate(served, sent, flags, options)
+    assert figures_of(found) == figures_of(python)
+    assert found.lives == python.lives
 
 
 class _Load(NamedTuple):
@@ -82,7 +85,7 @@ class _Load(NamedTuple):
         return Requests(prompt=prompt, output=output, arrival=np.cumsum(self.gaps))
 
 
-_GAPS = st.one_of(st.just(0.0), st.floats(0.0, 0.01), st.floats(0.0, 2.0))
+_GAPS = st.one_of(st.just(0.0), st.just(0.5), st.floats(0.0, 0.01), st.floats(0.0, 2.0))
 _LOADS = st.builds(
     _Load,
     st.lists(_GAPS, min_size=2, max_size=120),
@@ -109,6 +112,51 @@ def test_random_loads(
 ) -> None:
     served = _served(engine[0], *effects, replicas[0])
     _hold_alike(native, served, load.requests, engine[1], Options(fleet=replicas[1], trim=trim))
+
+
+_HALVES = st.integers(1, 50).map(lambda halves: halves / 2)
+"""Seconds at which requests come too: events of the same moment have an order."""
+_SCHEDULES = st.builds(
+    lambda first, changes, cold: Schedule(changes=((0.0, first), *sorted(changes.items())), cold_start=cold),
+    st.integers(1, 5),
+    st.dictionaries(st.one_of(_HALVES, st.floats(0.01, 40.0)), st.integers(0, 6), min_size=2, max_size=9),
+    st.one_of(st.just(0.0), _HALVES, st.floats(0.0, 8.0)),
+)
+_AUTOSCALERS = st.builds(
+    lambda target, first, least, cold, interval, window: Reactive(
+        target=target, first=first, least=least, most=7, cold_start=cold, interval=interval, stabilisation=window
+    ),
+    st.floats(0.5, 20.0),
+    st.integers(1, 4),
+    st.integers(0, 2),
+    st.one_of(_HALVES, st.floats(0.0, 8.0)),
+    st.one_of(st.just(0.5), st.floats(0.2, 5.0)),
+    st.floats(0.0, 8.0),
+)
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN axis")  # where nothing is ever served
+@settings(deadline=None, max_examples=120)
+@given(
+    load=_LOADS,
+    engine=st.sampled_from(ENGINES),
+    effects=st.tuples(st.booleans(), st.booleans()),
+    scaling=st.one_of(_SCHEDULES, _AUTOSCALERS),
+    routing=st.sampled_from(["least-loaded", "round-robin"]),
+    trim=st.booleans(),
+)
+def test_random_replicas_that_come_and_go(
+    native: ModuleType,
+    load: _Load,
+    engine: tuple[str, Flags],
+    effects: tuple[bool, bool],
+    scaling: Scaling,
+    routing: Routing,
+    trim: bool,
+) -> None:
+    """Also none at all for a while, when requests wait at the router."""
+    options = Options(fleet=Fleet(routing=routing, scaling=scaling), trim=trim)
+    _hold_alike(native, _served(engine[0], *effects), load.requests, engine[1], options)
 
 
 @settings(deadline=None, max_examples=40)
@@ -169,9 +217,12 @@ def test_usual_loads_run_in_c(native: ModuleType, monkeypatch: pytest.MonkeyPatc
             found = simulate(_served(model, False, True), open_loop(5.0))
             assert found.counts["finished"] == 600
         monkeypatch.setattr(ClusterRun, "_run_together", never)
-        options = Options(fleet=Fleet(routing="least-loaded"))
-        found = simulate(_served(MODELS[0], False, True, 3), open_loop(20.0), None, options)
-    assert found.counts["finished"] == 600
+        coming = Schedule(changes=((0.0, 2), (5.0, 4), (20.0, 1)), cold_start=3.0)
+        for fleet in (Fleet(), Fleet(scaling=Schedule(changes=((0.0, 3),))), Fleet(scaling=coming)):
+            options = Options(fleet=replace(fleet, routing="least-loaded"))
+            found = simulate(_served(MODELS[0], False, True, 3), open_loop(20.0), None, options)
+            assert found.counts["finished"] == 600
+        assert len(found.lives) == 4
 
 
 @for_each("routing", ["round-robin", "least-loaded"])

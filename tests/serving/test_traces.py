@@ -185,6 +185,33 @@ def test_a_long_log_lies_in_files_and_says_the_same(tmp_path: Path, monkeypatch:
             traces.read_recorded(path)
 
 
+CELLS = ("1e3", " 5", "5\t", "+5", "5.", "0012", "1.5", "2.0", "1e-400", '"5"', "1_0", "0x1f", "1k", "1 2", "1d3", "1j")
+ERRORS = ("", "nan", "inf", "1e400", "-0", "-1", "#5", "(5)", "five", "\x0c7", "\u0663")
+"""Five in Arabic digits is not ASCII."""
+
+
+@for_each("cell", [*CELLS, *ERRORS])
+def test_many_lines_at_once_say_what_each_says_alone(
+    cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers, and errors with their line, in every column."""
+
+    def said(row: str) -> object:
+        path = tmp_path / "log.csv"
+        path.write_text(f"arrival_s,prompt,output\n0,1,1\n{row}\n", encoding="utf-8")
+        try:
+            found = traces.read_trace(path)
+        except InputFileError as error:
+            return str(error)
+        assert found.arrival is not None
+        return found.arrival.tolist(), found.prompt.tolist(), found.output.tolist()
+
+    rows = [f"{cell},5,5", f"1,{cell},5", f"1,5,{cell}"]
+    at_once = [said(row) for row in rows]
+    monkeypatch.setattr(traces._Columns, "add_numbers", lambda *_: False)
+    assert [said(row) for row in rows] == at_once
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
 def test_a_disk_without_room_is_not_blamed_on_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log.csv"

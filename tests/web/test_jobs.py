@@ -161,7 +161,7 @@ def test_a_plan_has_a_page(web: Web) -> None:
 def test_refusals_of_a_job(web: Web) -> None:
     found = web.wait(web.start("plan", model="llama-3.1-8b", gpu="h100-sxm", rate=5))
     assert found["state"] == "failed"
-    assert found["error"]["what"] == "the lengths of requests are missing"
+    assert found["error"]["what"] == "a plan needs the lengths of requests and a limit on latency"
     assert web.get(f"/api/report/{found['id']}").status == 404
     for body in ({}, {"kind": "sweep", "options": {}}, {"kind": "plan", "options": []}, {"kind": "plan", "x": 1}):
         assert web.post("/api/jobs", body).error["exit_code"] == 2
