@@ -6,13 +6,15 @@ import re
 
 import pytest
 
-from inferplan.answers.fit import FitAsked
+from inferplan.answers.fit import FitAsked, fit_on
+from inferplan.answers.fit_models import models_that_fit
 from inferplan.answers.fit_owned import fit_owned
-from inferplan.catalog.assemble import Request
+from inferplan.catalog.assemble import Request, assembled
 from inferplan.catalog.counted import Counted, counted, devices_meant
 from inferplan.catalog.files import load_hardware, names
 from inferplan.catalog.price_lists import price_book
-from inferplan.errors import InfeasibleError, UnknownNameError, UsageError
+from inferplan.errors import InfeasibleError, MissingFactError, UnknownNameError, UsageError
+from inferplan.reports.fit import memory_report
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
 
@@ -112,10 +114,26 @@ def test_what_they_do_not_hold_is_infeasible() -> None:
     that an engine takes of 2 x 24 GB, without activations and a cache."""
     with pytest.raises(InfeasibleError, match=r"2x24GB do not hold .* 1 request of 8,192 tokens") as refused:
         fit_owned("llama-3.1-70b", "2x24GB", FitAsked(engine="vllm"), price_book())
-    assert "w4a16: holds 0 of 1 requests" in refused.value.because  # others are 0.6 GB short of the weights
-    # 8,192 tokens of 327,680 bytes are 2.7 of the 3.1 GB that are left, 4,096 half of it.
+    # one line: the others lack more. The first of the GPUs has 0.86 GB left, 163,840 B a token
+    because = refused.value.because or ""
+    assert because.count(":") == 1 and re.search(
+        r"w4a16 comes nearest: holds one request of up to 5,\d+ tokens, not", because
+    )
     own = "inferplan fit llama-3.1-70b --have 2x24GB --engine"
-    assert f"shorter requests, in w4a16: {own} vllm --context 4096\n" in refused.value.hint
+    longest = re.search(rf"shorter requests, in w4a16: {own} vllm --context (\d+)\n", refused.value.hint or "")
+    assert longest is not None
+    held = FitAsked(engine="vllm", quant="w4a16", context=int(longest[1]))
+    # 80 layers x 2 x 8 heads x 128 x 2 B, half on each card: the pool has room for so many tokens, not for one more
+    pools = [
+        one.fitting.footprint.kv_pool
+        for one in fit_owned("llama-3.1-70b", "2x24GB", held, price_book()).fitting
+        if one.fitting
+    ]
+    assert int(max(pools) // (80 * 2 * 8 * 128 * 2 / 2)) == int(longest[1])
+    with pytest.raises(InfeasibleError, match=f"{int(longest[1]) + 1:,} tokens"):
+        fit_owned(
+            "llama-3.1-70b", "2x24GB", FitAsked(engine="vllm", quant="w4a16", context=int(longest[1]) + 1), price_book()
+        )
     assert f"llama.cpp in q4_k_m: {own} llama.cpp\n" in refused.value.hint
     with pytest.raises(InfeasibleError) as crowded:  # 16 GB of weights, 1.07 GB a request: some 50 requests fit
         fit_owned("llama-3.1-8b", "1x-h100", FitAsked(users=2000, quant="native"), price_book())
@@ -125,3 +143,72 @@ def test_what_they_do_not_hold_is_infeasible() -> None:
         fit_owned("llama-3.1-8b", "2x24GB", FitAsked(quant="nosuch"), price_book())
     with pytest.raises(UsageError, match="does not divide 3"):
         fit_owned("llama-3.1-8b", "3x-rtx-3090", FitAsked(tp=2), price_book())
+
+
+def test_fewer_gpus_in_narrower_formats_are_named() -> None:
+    """480.2e9 weights: 960 GB in bf16 are 120 GB on each of 8 B200s of 192 GB, and 240 GB on each of 4. In fp8 some 483
+    GB are 121 GB on each of 4, 241 GB on each of 2; in nvfp4 (4.5 bits) 271 GB are 137 GB on each of 2."""
+    found = fit_on("qwen3-coder-480b", "b200", FitAsked(), price_book())
+    assert (found.deployment.parallel.devices, found.fewer) == (8, {"fp8": 4, "nvfp4": 2})
+    assert any(
+        "fp8 4, in nvfp4 2" in note and note.endswith("--have 8x-b200-hgx") for note in memory_report(found).notes
+    )
+
+
+def test_a_box_of_less_memory_is_asked_again_with_its_memory() -> None:
+    """70.55e9 weights: 42.5 GB in q4_k_m (4.8 bits), 75 GB in q8_0 (8.5 bits); a Mac of 64 GB lends its GPU some 56."""
+    with pytest.raises(InfeasibleError) as refused:
+        fit_on("llama-3.3-70b", "m4-max", FitAsked(memory="64GB"), price_book())
+    hint = refused.value.hint or ""
+    assert hint.startswith("--quant q4_k_m;") and "--have 1x-m4-max --memory 64GB;" in hint
+    with pytest.raises(InfeasibleError) as small:  # nothing above 3.6 bits: 32 GB are less than 42.5 GB
+        fit_on("llama-3.3-70b", "m4-max", FitAsked(memory="32GB"), price_book())
+    assert "--quant" not in (small.value.hint or "")
+
+
+def test_the_longest_context_is_a_hint_that_fits() -> None:
+    """1.6 GB of cache at 64 layers x 2 x 8 heads x 128 x 2 B = 262,144 B a token are 6,000 tokens and some."""
+    with pytest.raises(InfeasibleError) as refused:
+        fit_on("qwen3-32b", "rtx-4090", FitAsked(quant="w4a16", most=1), price_book())
+    said = re.search(r"--context (\d+);", refused.value.hint or "")
+    assert said is not None and 6000 < int(said[1]) < 6400
+    held = fit_on("qwen3-32b", "rtx-4090", FitAsked(quant="w4a16", most=1, context=int(said[1])), price_book())
+    assert int(held.footprint.kv_pool // (64 * 2 * 8 * 128 * 2)) == int(said[1])
+
+
+def test_a_format_said_instead_of_missing_arithmetic_fits() -> None:
+    """671e9 weights: 671 GB in fp8 are more than the 512 GB of the box, whatever the activations are; at 4.8 bits some
+    403 GB are less than the 498 GB that its GPU may use, and more than the 128 GB of another."""
+    with pytest.raises(MissingFactError) as refused:
+        assembled(Request(model="deepseek-r1", gpu="m3-ultra", engine="llama.cpp"))
+    assert refused.value.hint == "--quant q4_k_m"
+    with pytest.raises(MissingFactError, match="fp8") as small:
+        assembled(Request(model="deepseek-r1", gpu="m4-max", engine="llama.cpp"))
+    assert not re.search(r"--(quant|activations)", small.value.hint or "")
+    with pytest.raises(MissingFactError) as eight:  # 70.6 GB in fp8: 35.3 on each of two cards of 80 GB
+        assembled(Request(model="llama-3.1-70b-instruct-fp8", gpu="a100", parallel=Parallelism(tp=2)))
+    assert eight.value.hint == "--activations bf16, or --quant w4a16"
+
+
+def test_a_quantised_copy_is_listed_in_its_own_format_alone() -> None:
+    """70.6 GB in fp8 are more than 48 GB: that somebody else's 4 bits of the plain model fit is said of that model."""
+    found = {one.model.name: one.option for one in models_that_fit("1x-a6000", FitAsked(), price_book()).models}
+    assert found["llama-3.1-70b"].quant == "w4a16" and found["llama-3.1-70b"].fitting is not None
+    assert found["llama-3.1-70b-instruct-fp8"].fitting is None
+    assert found["deepseek-r1"].reason.startswith("4 bits")  # of whose fp8 there is no wider one on file
+
+
+def test_a_box_has_its_price_per_gpu() -> None:
+    """aws-us-east-1 lets 8 H100s for three years at 23.777 an hour: 2.97 each."""
+    found = fit_on("llama-3.1-8b", "h100-sxm", FitAsked(), price_book(term="reserved-3y"))
+    assert any(note.startswith("price: 23.78 USD per hour, 2.97 per GPU: ") for note in memory_report(found).notes)
+
+
+def test_a_degree_that_does_not_hold_it_names_what_does() -> None:
+    """32.8e9 weights in bf16: 65.5 GB are more than one L40S of 48 GB, half of it on each of two is less."""
+    with pytest.raises(InfeasibleError) as refused:
+        fit_on("qwen3-32b", "l40s", FitAsked(tp=1), price_book())
+    assert (refused.value.hint or "").startswith("--tp 2, or --quant fp8")
+    with pytest.raises(InfeasibleError) as large:  # 810 GB on two cards of 24 GB, and 203 GB in 4 bits
+        fit_on("llama-3.1-405b", "rtx-4090", FitAsked(tp=2), price_book())
+    assert "--" not in (large.value.hint or "")

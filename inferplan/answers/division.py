@@ -7,7 +7,17 @@ from dataclasses import replace
 from math import inf
 from operator import itemgetter
 
-from inferplan.answers.fit import FitAsked, FitOption, Fitting, bill_of, footprint_at, quants_tried, weights_short
+from inferplan.answers.fit import (
+    FitAsked,
+    FitOption,
+    Fitting,
+    bill_of,
+    footprint_at,
+    held_in_words,
+    longest_held,
+    quants_tried,
+    weights_short,
+)
 from inferplan.catalog.assemble import NATIVE, Request, assemble, engines_beside, load_engine, usual_engine
 from inferplan.catalog.counted import Counted
 from inferplan.catalog.files import load_hardware
@@ -91,7 +101,7 @@ def best_division(have: Counted, request: Request, quant: str | None, load: Aske
     least time there. One that holds many more requests stands beside it.
     """
     tokens, asked, prices = load
-    named, found, reasons = quant or NATIVE, list[Fitting](), list[tuple[float, str]]()
+    named, found, reasons = quant or NATIVE, list[Fitting](), list[tuple[float, str, int]]()
     if low := asked.too_low(replace(request, quant=quant)):
         return FitOption(gpu=have.gpu, quant=named, reason=low)
     for parallel in _divisions(have.number or 1, asked.tp, load_engine(request.engine)):
@@ -103,13 +113,13 @@ def best_division(have: Counted, request: Request, quant: str | None, load: Aske
                 found.append(fitting)
                 continue
             needed = float(replace(footprint, batch=float(asked.held)).state_allocated)
-            reason = weights_short(footprint) or f"holds {fitting.requests} of {asked.held} requests"
-            reasons.append((needed - footprint.kv_pool, reason))
+            reason = weights_short(footprint) or held_in_words(footprint, asked.held, tokens)
+            reasons.append((needed - footprint.kv_pool, reason, longest_held(footprint, asked.held)))
         except InferplanError as error:
-            reasons.append((inf, error.what))
+            reasons.append((inf, error.what, 0))
     if not found:
-        short, reason = min(reasons, key=itemgetter(0))
-        return FitOption(gpu=have.gpu, quant=named, reason=reason, short=short)
+        short, reason, longest = min(reasons, key=itemgetter(0))
+        return FitOption(gpu=have.gpu, quant=named, reason=reason, short=short, longest=longest)
     best = min(found, key=_stages)
     most = max(found, key=lambda one: (one.requests, -one.deployment.parallel.pp))
     roomier = most if most.requests > _MANY_MORE * best.requests else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
@@ -15,6 +15,7 @@ from inferplan.catalog.assemble import (
     NATIVE,
     Request,
     assemble,
+    assembled,
     default_quants,
     load_engine,
     parse_memory,
@@ -57,6 +58,8 @@ class Fitting(Shown):
     """Requests at once that were asked for."""
     asked: FitAsked | None = None
     """The question, where it was about this device alone."""
+    fewer: Mapping[str, int] = field(default_factory=dict)
+    """Other formats in which fewer of this device hold the load, and how many."""
 
     @property
     def requests(self) -> int:
@@ -82,6 +85,8 @@ class FitOption:
     reason: str = ""
     short: float = inf
     """Bytes of each GPU that the load lacks, where it is memory that it lacks."""
+    longest: int = 0
+    """Tokens of as many requests as were asked for, where they would fit if they were that short."""
     bill: Bill | None = None
     """What one replica costs; ``None`` without a price."""
     tpot: float | None = None
@@ -338,6 +343,23 @@ class FitAsked:
         low = left_out(load_model(request.model), [request.quant], self.quality)
         return "".join(f"keeps too little for --quality {self.quality:g} ({said})" for said in low.values())
 
+    def line(self, model: str, on: str, **changed: Any) -> str:
+        """A command that asks the same ``on`` other GPUs, with other words; ``None`` leaves one out."""
+        words: dict[str, Any] = {
+            "quality": self.quality,
+            "engine": self.engine or None,
+            "quant": self.quant,
+            "context": self.context,
+            "in_flight": self.held if self.held > 1 else None,
+            "memory": self.memory,
+        }
+        said = {name: value for name, value in (words | changed).items() if value is not None}
+        told = [
+            f"--{name.replace('_', '-')} {f'{value:g}' if isinstance(value, float) else value}"
+            for name, value in said.items()
+        ]
+        return " ".join(filter(None, ["inferplan fit", model, on, *told]))
+
     def request(self, model: str, gpu: str, engine: str = "") -> Request:
         """The deployment to look at; memory needs no constants. engine: instead of the usual one."""
         own = {name: getattr(self, name) for name in ("quant", "memory", "lora", "offload")}
@@ -418,6 +440,20 @@ def weights_short(footprint: Footprint) -> str:
     return short if footprint.kv_pool < 0 else ""
 
 
+def longest_held(footprint: Footprint, users: int) -> int:
+    """Tokens that each of so many requests may reach at once; 0 where the weights leave no room."""
+    longest = replace(footprint, batch=float(users)).max_context()
+    return 0 if longest == inf else int(longest)
+
+
+def held_in_words(footprint: Footprint, users: int, tokens: int) -> str:
+    """What is held of the load: fewer requests, a shorter one, or none."""
+    requests, longest = int(float(footprint.max_batch())), longest_held(footprint, 1)
+    if requests or not longest:
+        return f"holds {requests:,} of {requests_in_words(users, tokens)}"
+    return f"holds one request of up to {longest:,} tokens, not {tokens:,}"
+
+
 def requests_in_words(count: int, tokens: int) -> str:
     """``"1 request of 8,192 tokens"``."""
     return f"{count:,} request{'' if count == 1 else 's'} of {tokens:,} tokens"
@@ -460,27 +496,51 @@ def fit_everywhere(
         on = f"{asked.tp or f'up to {asked.most}'} GPUs{asked.within}"
         raise InfeasibleError(
             f"{spec.name} with {requests_in_words(asked.held, tokens)} fits on no accelerator on file{asked.within}",
-            because=f"{len(options)} combinations of GPU and format were tried, on {on}",
+            because=f"{len(options):,} combinations of GPU and format were tried, on {on}",
             hint=f"a larger --{'memory' if asked.memory else f'most than {asked.most}'}, less --in-flight, "
             "a narrower --quant, or a shorter --context",
         )
     return Fits(model=spec, asked=asked, context=tokens, options=options, term=prices.term)
 
 
-def _would_fit(request: Request, model: ModelSpec, tokens: int, asked: FitAsked) -> Iterator[str]:
-    """What would fit on such devices: a format, or a shorter context, each tried; and what says what fits where."""
+def _other_formats(request: Request, model: ModelSpec, tokens: int, asked: FitAsked) -> dict[str, int]:
+    """The other formats in which such devices hold the load, and the fewest that do, or as many as were asked for."""
+    least, most = asked.tp or 1, asked.tp or asked.most
     named = default_quants(model, load_hardware(request.gpu), load_engine(request.engine))
     others = [replace(request, quant=quant) for quant in named if quant not in (None, request.quant)]
+    held = [(one, fewest_devices(one, tokens, asked.held, most, least)) for one in others if not asked.too_low(one)]
+    return {one.quant or NATIVE: on.deployment.parallel.devices for one, on in held if not isinstance(on, str)}
 
-    def fits(one: Request, context: int = tokens) -> bool:
-        return not isinstance(fewest_devices(one, context, asked.held, asked.most), str)
 
-    held = [one.quant for one in others if not asked.too_low(one) and fits(one)]
-    if held:
-        yield f"--quant {' or '.join(map(str, held))}"
-    elif fits(request, tokens // 2):
-        yield f"--context {tokens // 2}"
-    yield f"what one holds: inferplan fit {request.model} --have {quote(f'1x-{request.gpu}')}"
+def _beside(request: Request, model: ModelSpec, tokens: int, asked: FitAsked, longest: int) -> Iterator[str]:
+    """What holds the load where a degree of tensor parallelism does not, each tried; ``longest``: what that holds."""
+    degree = asked.tp or 1
+    wider = fewest_devices(request, tokens, asked.held, max(asked.most, 2 * degree), 2 * degree)
+    if not isinstance(wider, str):
+        yield f"--tp {wider.deployment.parallel.tp}"
+    yield from (f"--quant {quant}" for quant in _other_formats(request, model, tokens, replace(asked, tp=degree)))
+    if longest:
+        yield f"--context {longest}"
+
+
+def _longest_on(request: Request, tokens: int, asked: FitAsked) -> int:
+    """The longest context under ``tokens`` that such devices hold, by bisection; 0 where they hold none."""
+    low, high = 0, tokens
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = not isinstance(fewest_devices(request, middle, asked.held, asked.most), str)
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def _would_fit(request: Request, model: ModelSpec, tokens: int, asked: FitAsked) -> Iterator[str]:
+    """What would fit on such devices: a format, or a shorter context, each tried; and what says what fits where."""
+    if held := _other_formats(request, model, tokens, asked):
+        yield f"--quant {' or '.join(held)}"
+    elif longest := _longest_on(request, tokens, asked):
+        yield f"--context {longest}"
+    one = asked.line(request.model, f"--have {quote(f'1x-{request.gpu}')}", quant=None)
+    yield f"what one holds: {one}"
     yield f"GPUs that hold it: inferplan fit {request.model}"
 
 
@@ -490,12 +550,15 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
     prices.check([hardware.name])
     require_kept(spec, [asked.quant] if asked.quant else [], asked.quality)
     tokens, users, request = asked_context(spec, asked.context), asked.held, asked.request(model, gpu)
+    fewer: dict[str, int] = {}
     if asked.tp or asked.offload.computes:
         deployment = assemble(replace(request, parallel=Parallelism(tp=asked.tp or 1)))
     else:
         found = fewest_devices(request, tokens, users, asked.most)
         if isinstance(found, str):
-            footprint_at(assemble(request), tokens).max_batch()  # what one device lacks has a hint of its own
+            footprint_at(
+                assembled(request, roles=False), tokens
+            ).max_batch()  # what one device lacks has a hint of its own
             joined = max((link.domain or asked.most + 1 for link in hardware.links), default=1)
             more = ["a larger --most"] if asked.most < joined else []
             raise InfeasibleError(
@@ -504,17 +567,28 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
                 hint="; ".join([*more, *_would_fit(request, spec, tokens, asked)]),
             )
         deployment = found.deployment
+        if (own := deployment.parallel.devices) > 1:
+            others = _other_formats(request, spec, tokens, asked)
+            fewer = {quant: count for quant, count in others.items() if count < own}
     footprint = footprint_at(deployment, tokens)
     fitting = Fitting(
-        deployment=deployment, footprint=footprint, context=tokens, prices=prices, users=users, asked=asked
+        deployment=deployment,
+        footprint=footprint,
+        context=tokens,
+        prices=prices,
+        users=users,
+        asked=asked,
+        fewer=fewer,
     )
     if fitting.requests < users:
         if footprint.host is not None:
             raise sides_error(replace(footprint, batch=float(users)), footprint.host, IN_FLIGHT[0])
+        longest = longest_held(footprint, users)
         raise InfeasibleError(
             f"{deployment.describe()} does not hold {requests_in_words(users, tokens)}",
             because=weights_short(footprint)
-            or f"the cache has {format_bytes(footprint.kv_pool)}, which holds {fitting.requests}",
-            hint="a larger --tp, a narrower --quant, or a shorter --context",
+            or f"the cache has {format_bytes(footprint.kv_pool)}: it {held_in_words(footprint, users, tokens)}",
+            hint=", or ".join(_beside(request, spec, tokens, asked, longest))
+            or f"GPUs that hold it: inferplan fit {request.model}",
         )
     return fitting

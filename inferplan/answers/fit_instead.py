@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import Any, NamedTuple
 
 from inferplan.answers.division import Asked, best_division, options_on, tpot_of
@@ -43,23 +44,9 @@ class Question(NamedTuple):
 
     def line(self, *more: str, on: str = "", **changed: Any) -> str:
         """A command that asks the same with other words, of which ``more`` stand behind it; ``None`` leaves one out."""
-        tokens, asked, _ = self.load
-        have = f"'{self.have}'" if " " in self.have else self.have
-        words: dict[str, Any] = {
-            "quality": asked.quality,
-            "engine": asked.engine or None,
-            "quant": asked.quant,
-            "context": None if asked.context is None else tokens,
-            "in_flight": asked.held if asked.held > 1 else None,
-            "memory": asked.memory,
-        }
         model = changed.pop("model", self.model)
-        said = {name: value for name, value in (words | changed).items() if value is not None}
-        told = [
-            f"--{name.replace('_', '-')} {f'{value:g}' if isinstance(value, float) else value}"
-            for name, value in said.items()
-        ]
-        return " ".join(filter(None, ["inferplan fit", model, on or f"--have {have}", *told, *more]))
+        line = self.load[1].line(model, on or f"--have {quote(self.have)}", **changed)
+        return " ".join([line, *more])
 
     def options(self, model: str = "", context: int = 0, **changed: Any) -> list[FitOption]:
         """The options of another question that hold the load."""
@@ -70,10 +57,19 @@ class Question(NamedTuple):
         return [one for one in found if one.fitting]
 
 
-def instead(asked: Question) -> str:
-    """What runs on these GPUs instead, and where the model runs: a command on each line, each tried."""
+def instead(asked: Question, refused: Sequence[FitOption]) -> str:
+    """What runs on these GPUs instead, and where the model runs: a command on each line, each tried.
+
+    refused: the options of the question, of which none holds it.
+    """
     wider = [*_formats(asked)]
-    found = [*wider, *_less(asked), *_on_the_host(asked), *_smaller(asked), *([] if wider else _narrower(asked))]
+    found = [
+        *wider,
+        *_less(asked, refused),
+        *_on_the_host(asked),
+        *_smaller(asked),
+        *([] if wider else _narrower(asked)),
+    ]
     found.append(("every model that runs there", asked.line(model="", quant=None, engine=None)))
     found.append(("GPUs that hold it", f"inferplan fit {asked.model}"))
     return "\n".join(["what runs:", *(f"  {what}: {line}" for what, line in found)])
@@ -94,13 +90,13 @@ def _formats(asked: Question) -> Lines:
             yield f"{_LLAMA} in {one.quant}", asked.line(engine=_LLAMA)
 
 
-def _less(asked: Question) -> Lines:
-    """Fewer requests at once, or shorter ones."""
-    tokens, held = asked.load[0], asked.load[1].held
+def _less(asked: Question, refused: Sequence[FitOption]) -> Lines:
+    """Fewer requests at once, or the longest that are held."""
+    held = asked.load[1].held
     if held > 1 and (found := asked.options(users=1, people=None, think_time=0.0)):
         most = max(one.fitting.requests for one in found if one.fitting)
         yield "fewer requests at once", asked.line(in_flight=most)
-    for length in (tokens >> halvings for halvings in range(1, tokens.bit_length())):
+    for length in sorted({one.longest for one in refused}, reverse=True):
         if length >= _SHORTEST and (found := asked.options(context=length)):
             yield f"shorter requests, in {found[0].quant}", asked.line(context=length)
             return

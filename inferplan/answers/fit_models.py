@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inferplan.answers.division import best_division
 from inferplan.answers.fit import FitAsked, FitOption, asked_context, quants_tried
-from inferplan.catalog.assemble import native_precision
+from inferplan.catalog.assemble import NATIVE, native_precision
 from inferplan.catalog.counted import Counted, devices_meant
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.price_lists import PriceBook
@@ -59,15 +59,30 @@ def models_that_fit(have: str, asked: FitAsked, prices: PriceBook) -> ModelsThat
     prices.check(one.gpu for one in meant)
     roomy = sorted(meant, key=lambda one: -(load_hardware(one.gpu).memory.usable or 0.0))
     distinct = list({_formats_of(one): one for one in reversed(roomy)}.values())[::-1]
-    found = [ModelFit(model=spec, option=_widest(spec, distinct, asked, prices)) for spec in _by_use()]
+    specs = _by_use()
+    wide = {_shape(spec) for spec in specs if not _narrow(spec)}
+    found = list[ModelFit]()
+    for spec in specs:
+        copy = _narrow(spec) and _shape(spec) in wide
+        own = replace(asked, quant=asked.quant or NATIVE) if copy else asked
+        found.append(ModelFit(model=spec, option=_widest(spec, distinct, own, prices)))
     if not any(one.option.fitting for one in found):
         least = min(found, key=lambda one: one.model.parameters["total"])
         raise InfeasibleError(
-            f"{have} hold none of the {len(found)} models on file with {asked.held} requests at once",
+            f"{have} hold none of the {len(found)} models on file with {asked.held:,} requests at once",
             because=f"the smallest, {least.model.name}: {least.option.reason}",
             hint="a shorter --context, less --in-flight, a narrower --quant",
         )
     return ModelsThatFit(asked=asked, have=have, meant=meant, models=found)
+
+
+def _narrow(spec: ModelSpec) -> bool:
+    return min((native := native_precision(spec)).weights.bits, native.experts.bits) < 16
+
+
+def _shape(spec: ModelSpec) -> tuple[object, ...]:
+    """What a model has in common with its quantised copies, which stay in the formats that their names say."""
+    return spec.family, spec.parameters["total"], spec.d_model, spec.vocab, len(spec.sequence)
 
 
 def _by_use() -> list[ModelSpec]:

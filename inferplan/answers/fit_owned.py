@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from inferplan.answers.division import engines_tried, options_on
 from inferplan.answers.fit import FitAsked, FitOption, asked_context, requests_in_words, require_format
@@ -56,13 +57,11 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
     load = tokens, asked, prices
     options = options_on(spec, model, meant, load)
     if not any(option.fitting for option in options):
-        small = min(options, key=lambda option: option.short)
         hold = "does" if (meant[0].number or 1) == 1 else "do"
         raise InfeasibleError(
             f"{have} {hold} not hold {spec.name} with {requests_in_words(asked.held, tokens)}",
-            because=f"{small.gpu}{' comes nearest' if len(meant) > 1 else ''}: "
-            + "; ".join(dict.fromkeys(f"{one.quant}: {one.reason}" for one in options if one.gpu == small.gpu)),
-            hint=instead(Question(spec, model, have, meant, load)),
+            because=_nearest(options),
+            hint=instead(Question(spec, model, have, meant, load), options),
         )
     return OwnedFits(
         model=spec,
@@ -74,3 +73,11 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
         engines=list(dict.fromkeys(name for one in meant for name in engines_tried(spec, model, one, asked))),
         remarks=prices.remarks(option.gpu for option in options),
     )
+
+
+def _nearest(options: Sequence[FitOption]) -> str:
+    """Why the option that lacks least does not hold the load; of options that lack no memory why each does not run."""
+    small = min(options, key=lambda option: option.short)
+    if small.short < inf:
+        return f"{small.gpu}, {small.quant}{' comes nearest' if len(options) > 1 else ''}: {small.reason}"
+    return f"{small.gpu}: " + "; ".join(dict.fromkeys(f"{one.quant}: {one.reason}" for one in options))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -19,9 +19,10 @@ from inferplan.catalog.offload import OffloadAsked, with_offload
 from inferplan.devices.anchors import Anchor, ErrorProcess
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, EngineVersion
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.errors import InferplanError, UsageError
+from inferplan.errors import InferplanError, MissingFactError, UsageError
 from inferplan.estimate.anchoring import with_anchor
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.memory import Footprint
 from inferplan.estimate.towers import media_of_requests
 from inferplan.fields import Quantity, Real, Switch, Text, ask, part
 from inferplan.models.layers.mla import MlaLayer
@@ -499,6 +500,39 @@ def assemble(
     if request.power_cap is not None:
         deployment = _capped(deployment, request.power_cap)
     return with_host_memory(request, deployment, model_loader, hardware_loader)
+
+
+def assembled(request: Request, roles: bool = True) -> Deployment:
+    """As :func:`assemble`; where the device lacks the arithmetic, what is said to do instead was tried and fits.
+
+    roles: whether the command has options for the formats of single roles.
+    """
+    try:
+        return assemble(request)
+    except MissingFactError as error:
+        found = dict(_formats_that_run(request, roles))
+        if not found:
+            raise
+        fitting = ", or ".join(said for said, fits in found.items() if fits)
+        hint = fitting or f"no format that runs there fits; GPUs that hold it: inferplan fit {request.model}"
+        raise MissingFactError(error.what, error.because, hint) from None
+
+
+def _formats_that_run(request: Request, roles: bool) -> Iterator[tuple[str, bool]]:
+    """Options with which the same deployment runs, wide activations and other formats, and whether a request fits."""
+    model, hardware, engine = load_model(request.model), load_hardware(request.gpu), load_engine(request.engine)
+    named = [name for name in default_quants(model, hardware, engine) if name not in (None, request.quant)]
+    wide = next((name for name in WIDE if name in hardware.peak), "")
+    tried = {f"--quant {name}": replace(request, quant=name, roles=()) for name in named}
+    if roles and wide and not engine.loads("q8_0", hardware):
+        own = tuple((dict(request.roles) | {"activations": wide}).items())
+        tried = {f"--activations {wide}": replace(request, roles=own)} | tried
+    for said, one in tried.items():
+        try:
+            deployment = assemble(one)
+        except InferplanError:
+            continue
+        yield said, Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0).fits
 
 
 def bridges(request: Request, gpus: Sequence[str]) -> dict[str, bool]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from inferplan.answers.cost import CostAsked, cost_of_batch
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.assemble import Request, assembled
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
 from inferplan.cli.layers import Layered
@@ -35,7 +35,7 @@ def cost_command(request: Request, batch: OpenBatch, prices: PricesAsked, **valu
     Example: inferplan cost llama-3.1-8b --gpu h100-sxm --prompt 1024 --output 256 --price h100-sxm=2.49
     """
     asked = question_of(CostAsked, values)
-    found = cost_of_batch(assemble(request), batch.load, prices.book, asked, batch.batch is None)
+    found = cost_of_batch(assembled(request), batch.load, prices.book, asked, batch.batch is None)
     report = batch_cost_report(found)
     notes = [_BUDGET] if request.flags.token_budget is not None else []
     notes += [_BATCH.format(", ".join(bounds))] if batch.batch and (bounds := typed(_BOUNDS)) else []

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from inferplan.answers.drafting import DraftsAsked
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.assemble import Request, assemble, assembled
 from inferplan.catalog.energy import EnergyAsked
 from inferplan.catalog.host_times import HostTimes
 from inferplan.cli.declared import (
@@ -90,7 +90,7 @@ def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked 
 
         lengths = outputs_of(thoughts, Lengths(mean=float(load.output)))
         load = replace(load, output=load.output + lengths.mean_before, before=lengths.mean_before)
-    deployment = assemble(request)
+    deployment = assembled(request)
     users, techniques = serving.pop("concurrency"), techniques_of(serving, request)
     asked = those(
         users=users is not None,

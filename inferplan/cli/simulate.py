@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from inferplan.answers.drafting import DraftsAsked
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.assemble import Request, assemble, assembled
 from inferplan.catalog.classes import ClassesAsked, asked_classes
 from inferplan.catalog.energy import EnergyAsked
 from inferplan.catalog.people import PeopleAsked, people_load
@@ -234,7 +234,7 @@ def simulate_command(
     values = people_load(values, people, "concurrency")
     carried, sets = carried_media(request.media, _named(values), _text(values))
     request = replace(request, media=carried)
-    deployment = assemble(request)
+    deployment = assembled(request)
     flags = _flags(values)
     options = with_failures(_run_options(values, request, flags), values, deployment)
     _require_thoughts(values)

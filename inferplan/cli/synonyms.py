@@ -204,7 +204,7 @@ def _on_terms(command: click.Command, args: list[str]) -> tuple[list[str], list[
             words.append(word)
             continue
         rest = rest[1:] if takes and not equals else rest
-        if not term[0].isdigit():  # of a length that no list has, which is refused
+        if [typed, *of] != ["--term", term] and not term[0].isdigit():  # a length that no list has is refused
             notes.append(f"note: {' '.join([typed, *of[:takes]])} is --term {term} here")
         words += ["--term", term]
     return [*words, *rest] if _has(command, "--term") else args, notes

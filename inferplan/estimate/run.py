@@ -95,9 +95,9 @@ def require_context(result: Estimate) -> None:
     model, longest = result.deployment.model, int(np.max(result.footprint.context))
     if model.max_context is not None and longest > model.max_context:
         raise UsageError(
-            f"{longest} tokens are more than {model.name} can attend to",
-            because=f"its context is {model.max_context} tokens; prompt {int(np.max(result.load.prompt))}"
-            + ("" if model.encodes else f" + output {int(np.max(result.load.output))}"),
+            f"{longest:,} tokens are more than {model.name} can attend to",
+            because=f"its context is {model.max_context:,} tokens; prompt {int(np.max(result.load.prompt)):,}"
+            + ("" if model.encodes else f" + output {int(np.max(result.load.output)):,}"),
             hint=f"a shorter --prompt{'' if model.encodes else ' or --output'}, or {longer_than(model, longest)}",
         )
 

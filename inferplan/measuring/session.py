@@ -448,11 +448,11 @@ class _Runner:
             if others > 0:
                 measured.suspect.append(f"{others:.0f} requests of others were answered meanwhile")
         if measured.failed and len(measured.failed) > _FAILED * len(measured.replies):
-            measured.suspect.append(f"{len(measured.failed)} of {len(measured.replies)} requests failed")
+            measured.suspect.append(f"{len(measured.failed):,} of {len(measured.replies):,} requests failed")
         refused = sum(reply.refused > 0 for reply in measured.good)
         if refused > _FAILED * len(measured.replies):
             measured.suspect.append(
-                f"{refused} of {len(measured.replies)} requests were refused at first and sent again"
+                f"{refused:,} of {len(measured.replies):,} requests were refused at first and sent again"
             )
         measured.suspect += [*_miscounted(measured), *_held_back(measured)]
         prompt = sum(reply.prompt or 0 for reply in measured.good)

@@ -89,7 +89,7 @@ def _service_notes(service: BatchCost) -> list[str]:
         )
     held = service.held
     if held > service.result.deployment.parallel.replicas:
-        lines.append(f"the instances you pay for hold {held} replicas: --replicas {held} costs the same per hour")
+        lines.append(f"the instances you pay for hold {held:,} replicas: --replicas {held} costs the same per hour")
     return lines
 
 

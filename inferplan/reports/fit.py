@@ -28,7 +28,7 @@ QUALITY_NOTE = (
     "quality kept: the lowest published share of the unquantised model's score (configs/quality.yaml); judge for "
     "yourself whether answers in a narrower format are good enough"
 )
-SPARE = ("KV pool", "weights", "longest context", "bought")
+SPARE = ("KV pool", "weights", "longest context", "price of")
 _RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value", "per hour"})
 
 
@@ -36,7 +36,7 @@ def options_report(found: Fits) -> Report:
     """Every accelerator on file: the first choices, then the rest in the order of ``options``."""
     spec, options, fitting = found.model, found.options, found.fitting
     within = found.asked.within
-    asked = f"{found.asked.held} x {found.context:,} tokens ({engines_of(fitting)} defaults)"
+    asked = f"{found.asked.held:,} x {found.context:,} tokens ({engines_of(fitting)} defaults)"
     first, refused = first_choices(fitting), len(options) - len(fitting)
     records = [_record(option) for option in options]
     report = Report(
@@ -63,7 +63,7 @@ def options_report(found: Fits) -> Report:
             spec.made_from.line,
             *(f"note: {text}" for text in uncounted_notes(spec)),
             *engine_notes(fitting),
-            f"{refused} combinations do not fit or cannot run; --format json says why",
+            f"{refused:,} combinations do not fit or cannot run; --format json says why",
             *quality_notes(spec, options, found.asked),
             *([_WITHIN] if within else []),
             *_prices_notes(fitting, found.term, len({option.quant for option in fitting})),
@@ -157,7 +157,7 @@ def _rest(fitting: Sequence[FitOption], title: str) -> list[Table]:
     return [
         Table(
             title=said,
-            columns=["GPU", *_formats(group), *(["per hour", "bought"] if group[0].bill else [])],
+            columns=["GPU", *_formats(group), *(["per hour", "price of"] if group[0].bill else [])],
             rows=_by_gpu(group, _formats(group)),
             right=_RIGHT,
             spare=SPARE,
@@ -241,7 +241,7 @@ def _fitting(named: str, found: Fitting, bill: Bill | None, quant: str | None) -
             lambda tokens: format_tokens(tokens).removesuffix(" tokens"),
         ),
         Figure("cost", cost, "per hour", text=hourly),
-        text("bought", bought, left=True),
+        text("price of", bought, left=True),
     ]
 
 
@@ -329,7 +329,8 @@ def _price_notes(fitting: Fitting, bill: Bill | None) -> list[str]:
     if prices is None:
         return []
     if bill is not None:
-        lines = [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour: {bill.line}", *bill.remarks]
+        each = f", {bill.per_hour / bill.bought:,.2f} per GPU" if bill.bought > bill.units else ""
+        lines = [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour{each}: {bill.line}", *bill.remarks]
         return [*lines, *prices.remarks([gpu])]
     none = [f"no price: {gpu} is in none of the lists that --prices names"] if prices.named else []
     return [*prices.remarks([gpu]), *none]
@@ -342,12 +343,14 @@ def device_lines(options: Iterable[FitOption]) -> list[str]:
 
 
 def _fewer_do_not(fitting: Fitting) -> list[str]:
-    """That fewer GPUs hold no replica in this format, and what says which format they do hold; empty for one."""
+    """That fewer GPUs hold no replica in this format, in which others they do, and what says what these hold."""
     count, gpu = fitting.deployment.parallel.devices, fitting.deployment.hardware.name
     if fitting.asked is None or fitting.asked.tp is not None or count == 1:
         return []
-    line = f"inferplan fit {fitting.deployment.model.name} --have 1x-{gpu}"
-    return [f"{count} is the fewest that hold it in this format; what one holds, in every format: {line}"]
+    narrower = ", ".join(f"in {quant} {held:,}" for quant, held in fitting.fewer.items())
+    fewest = f"{count} is the fewest that hold it in this format" + (f" ({narrower})" if narrower else "")
+    line = fitting.asked.line(fitting.deployment.model.name, f"--have {count}x-{gpu}", quant=None)
+    return [f"{fewest}; what {count} hold, in every format: {line}"]
 
 
 def _memory(footprint: Footprint, title: str, keeps: bool) -> Table:

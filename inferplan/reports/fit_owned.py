@@ -30,10 +30,10 @@ def owned_report(found: OwnedFits) -> Report:
     spec, asked = found.model, found.asked
     fitting = sorted(found.fitting, key=lambda one: -(one.fitting.requests if one.fitting else 0))
     records = [_record(option) for option in found.options]
-    hidden = {"GPUs"} if any(option.bill for option in fitting) else {"GPUs", "per hour", "bought"}
+    hidden = {"GPUs"} if any(option.bill for option in fitting) else {"GPUs", "per hour", "price of"}
     hidden |= set() if len({engines_of([option]) for option in fitting}) > 1 else {"engine"}
     hidden |= set() if any(option.tpot for option in fitting) else {"TPOT"}
-    title = f"{spec.name} on {found.have}: what they hold together, for {asked.held} x {found.context:,} tokens"
+    title = f"{spec.name} on {found.have}: what they hold together, for {asked.held:,} x {found.context:,} tokens"
     report = Report(
         record={
             "model": spec.name,

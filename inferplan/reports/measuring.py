@@ -201,7 +201,7 @@ def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | N
     known = [one for _, one in found if one is not None]
     trip = session.round_trip
     notes = [
-        f"means over requests; sent: {session.budget.requests} requests, of them {session.warmed} to warm up and to "
+        f"means over requests; sent: {session.budget.requests:,} requests, of them {session.warmed} to warm up and to "
         f"learn sizes, left out; at most {session.budget.tokens:,} tokens",
         "network: " + ("no handshake could be timed" if trip is None else "a round trip takes "
                                                                           f"{format_time(trip)}, included in every "
@@ -225,7 +225,7 @@ def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | N
     notes += [late] if (late := _late(known)) else []
     if refused := sum(one.refused for one in known):
         notes.append(
-            f"{refused} requests were turned away at first and sent again; their times count from the last sending"
+            f"{refused:,} requests were turned away at first and sent again; their times count from the last sending"
         )
     errors = dict.fromkeys(reply.error for one in session.loads for reply in one.failed)
     notes += [f"failed: {error}" for error in list(errors)[:5]]

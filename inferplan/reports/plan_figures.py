@@ -239,13 +239,14 @@ def terms_of(plan: Plan) -> list[list[Figure]]:
 
 def _on_terms(term: str, bills: list[Bill]) -> list[Figure]:
     hourly, unit, short = sum(bill.per_hour for bill in bills), bills[0].offer.currency, no_month(bills)
-    month = hourly * HOURS_PER_MONTH
+    month, paid = hourly * HOURS_PER_MONTH, sum(bill.bought for bill in bills)
     return [
         Figure("term", term, "terms", left=True),
         Figure("per_hour", hourly, f"{unit}/h", ",.2f"),
         Figure("per_month", None if short else month, f"{unit} per month", ",.0f", absent=short),
         text("bought", " + ".join(f"{bill.units:,} x {bill.offer.what}" for bill in bills), left=True),
-        Figure("gpus_paid", sum(bill.bought for bill in bills), "GPUs paid"),
+        Figure("gpus_paid", paid, "GPUs paid"),
+        Figure("per_gpu_hour", hourly / paid, f"{unit}/h per GPU", ",.2f"),
         Figure("list", [bill.offer.source for bill in bills], text=""),
         text("seller", " + ".join(dict.fromkeys(bill.offer.seller for bill in bills)), left=True),
         text("date", " + ".join(dict.fromkeys(str(bill.offer.date) for bill in bills)), left=True),

@@ -165,13 +165,13 @@ def _(found: Fitting) -> str:
 
 @line_of.register
 def _(found: Fits) -> str:
-    load = f"{found.asked.held} x {found.context:,} tokens"
+    load = f"{found.asked.held:,} x {found.context:,} tokens"
     return f"{found.model.name}: {len(found.fitting)} of {len(found.options)} GPUs and formats hold {load}"
 
 
 @line_of.register
 def _(found: OwnedFits) -> str:
-    load = f"{found.asked.held} x {found.context:,} tokens"
+    load = f"{found.asked.held:,} x {found.context:,} tokens"
     return f"{found.model.name}: {len(found.fitting)} of {len(found.options)} ways on {found.have} hold {load}"
 
 

@@ -337,7 +337,7 @@ def _drawn(
         )
     if options.warmup >= len(requests):
         raise UsageError(
-            f"--warmup {options.warmup} leaves nothing of {len(requests)} requests to count", hint="more --requests"
+            f"--warmup {options.warmup} leaves nothing of {len(requests):,} requests to count", hint="more --requests"
         )
     return requests, closed
 

@@ -97,7 +97,7 @@ def test_a_card_that_is_too_small_is_told_a_narrower_format() -> None:
     21.6 GB, 2.45 bits per weight: iq2_xs has 2.3125 (ggml-common.h), iq2_s 2.5625."""
     with pytest.raises(InfeasibleError) as refused:
         fit_owned("llama-3.1-70b", "1x-rtx-4090", FitAsked(), price_book())
-    assert "w4a16: the weights do not fit" in refused.value.because
+    assert "q4_k_m comes nearest: the weights do not fit, 18." in refused.value.because  # 42.5 + 1.5 - 25.8 GB
     assert "in iq2_xs-pure (quality: none published; so few bits make answers worse): " in refused.value.hint
     held = fit_owned("llama-3.1-70b", "1x-rtx-4090", FitAsked(engine="llama.cpp", quant="iq2_xs-pure"), price_book())
     assert len(held.fitting) == 1

@@ -104,7 +104,8 @@ def test_a_plan_says_what_to_buy_and_what_it_rests_on(planned: Path) -> None:
     assert record["cost"]["price_date"].startswith("2026-")
     terms = {one["term"]: one["per_hour"] for one in record["terms"]}
     assert terms["on-demand"] == pytest.approx(record["cost"]["per_hour"])
-    assert any(term.startswith("reserved, ") for term in terms)
+    each = {one["term"]: one["per_gpu_hour"] for one in record["terms"]}
+    assert each["reserved, 3 years"] == pytest.approx(23.777 / 8)  # of aws-us-east-1, which lets 8 at a time
     assert record["rejected"]
     text = run("plan", "llama-3.1-8b", *QUESTION, *SMALL)
     for word in ("bottleneck", "candidates", "basis:", "to buy: ", "start each replica: vllm serve"):
