@@ -9,7 +9,7 @@ from math import comb
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.files import load_hardware
+from inferplan.catalog.files import load_hardware, names
 from inferplan.devices.constants import IDEAL
 from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.errors import MissingFactError
@@ -55,13 +55,23 @@ def test_a_group_over_nodes_has_two() -> None:
     assert levels("gb200", 144) == [("NVLink", 72.0, 900e9), ("scale-out", 2.0, 50e9)]
 
 
-def test_bridged_pairs_in_a_host_in_a_cluster_are_three_levels() -> None:
-    """A bridge is sold apart: without one all eight cards of a host talk over PCIe."""
+def test_bridged_pairs_in_a_host_in_a_cluster() -> None:
+    """Bridges join pairs alone: a ring over all eight cards of a host is as slow as PCIe, with bridges or without."""
+    card = load_hardware("a100-80gb-pcie")
     assert levels("a100-80gb-pcie", 32) == [("PCIe", 8.0, 31e9), ("scale-out", 4.0, 25e9)]
-    found = load_hardware("a100-80gb-pcie").bridged.levels(32, 32)
-    assert [(one.link.name.split()[0], one.size, one.bandwidth) for one in found] == [
-        ("NVLink", 2.0, 300e9), ("PCIe", 4.0, 31e9), ("scale-out", 4.0, 25e9)
-    ]  # fmt: skip
+    assert card.bridged.levels(32, 32) == card.levels(32, 32)
+    assert [(one.link.bandwidth, one.size) for one in card.bridged.levels(2, 2)] == [(300e9, 2.0)]
+
+
+@for_each("name", [name for name in names("hardware") if load_hardware(name).bridge is not None])
+def test_a_bridge_never_slows(name: str) -> None:
+    card = load_hardware(name)
+    for ranks in (1, 2, 4, 8):
+        asked = Request(model="llama-3.1-8b", gpu=card.name, parallel=Parallelism(tp=ranks))
+        for new, past in ((1.0, 500.0), (2000.0, 0.0)):
+            step = Step(segments=(Segment(batch=1.0, new=new, past=past),))
+            fitted = run_step(assemble(replace(asked, nvlink_bridge=True)), step).time
+            assert float(fitted) <= float(run_step(assemble(asked), step).time)
 
 
 def test_ranks_that_lie_a_node_apart_share_no_node() -> None:

@@ -205,7 +205,7 @@ class HardwareSpec(Spec):
             return ""
         rate = f"{format_quantity(self.bridge.bandwidth, 'B/s')}, {self.bridge.domain} cards"
         if self.bridge in self.links:
-            idle = "; one card alone does not use it" if group == 1 else ""
+            idle = "" if 1 < group <= (self.bridge.domain or group) else f"; {group} in a group do not use them"
             return f"network: with NVLink bridges ({rate}), which are sold apart{idle}"
         if group == 1:
             return ""
@@ -337,13 +337,14 @@ class HardwareSpec(Spec):
         """The fabrics that ``group`` ranks, evenly spaced over ``span`` devices, talk over; innermost first.
 
         One level where one fabric joins them all. Else the ranks that share its largest domain come first; a level
-        whose domains hold one rank of the group each is left out. Raises ``MissingFactError`` as :meth:`link` does.
+        whose domains hold one rank of the group each is left out. So is a bridge that does not join them all: a ring
+        of cards is as fast as its slowest link. Raises ``MissingFactError`` as :meth:`link` does.
         """
         widest, stride = self.link(span), span / group
         found: list[Level] = []
         inside, joined = 1.0, 1  # ranks of the group, and devices, in a domain of the fabric below
-        for fabric in dict.fromkeys(link.name for link in self.links):
-            if fabric == widest.name:
+        for fabric in dict.fromkeys(link.name for link in self.links if link != self.bridge):
+            if widest.name in (fabric, self.bridge and self.bridge.name):
                 break
             domain = max(link.domain or 1 for link in self.links if link.name == fabric)
             ranks = group / ceil(span / domain) if domain > stride else 1.0

@@ -323,7 +323,9 @@ class Deployment(Shown):
         formats = dict.fromkeys((self.precision.weights, self.precision.experts))
         caveats = [f"{one.name}: {one.caveat}" for one in formats if one.caveat]
         unmeasured = [UNMEASURED_ADAPTERS] if self.adapters_unmeasured else []
-        return [*uncounted_notes(self.model), *([] if self.media is None else self.media.notes), *caveats, *unmeasured]
+        bridge = filter(None, [self.hardware.bridge_line(self.parallel.ranks)])
+        media = [] if self.media is None else self.media.notes
+        return [*uncounted_notes(self.model), *media, *caveats, *unmeasured, *bridge]
 
     @property
     def model_lines(self) -> list[str]:

@@ -603,7 +603,6 @@ def _notes(estimate: Estimate) -> list[str]:
         routing_note(estimate),
         f"hardware: {hardware.name}, confidence {hardware.confidence}",
         *hardware.size_lines,
-        hardware.bridge_line(estimate.deployment.parallel.ranks),
         _host_note(estimate.deployment),
         start_line(estimate.deployment),
     ]

@@ -81,9 +81,8 @@ def _times(found: OwnedFits) -> list[str]:
         return engines
     constants = f"{' and '.join(bases)} constants; their error: inferplan estimate"
     deployments = [option.fitting.deployment for option in found.fitting if option.fitting]
-    links = dict.fromkeys(one.hardware.bridge_line(one.parallel.ranks) for one in deployments)
-    priced = [f"{line} (of inferplan estimate)" for line in links if line]
-    return [*engines, f"TPOT: predicted for a step of {load} ({constants})", *priced]
+    priced = dict.fromkeys(one.hardware.bridge_line(one.parallel.ranks) for one in deployments)
+    return [*engines, f"TPOT: predicted for a step of {load} ({constants})", *filter(None, priced)]
 
 
 def _figures(option: FitOption, hidden: Collection[str] = ("GPUs",)) -> list[Figure]:

@@ -198,7 +198,6 @@ def notes(plan: Plan, command: str | None = None) -> list[str]:
         media_note(option.deployment),
         *option.deployment.model_lines,
         option.deployment.hardware.wired_line,
-        option.deployment.hardware.bridge_line(option.deployment.parallel.ranks),
         basis_line(plan),
         tail_line(plan),
         *anchor_lines(plan),
