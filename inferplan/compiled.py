@@ -136,6 +136,16 @@ def state() -> State:
     return _found()[0]
 
 
+def made_by() -> str:
+    """The command that compiled what is there."""
+    try:
+        with open(os.path.join(FOLDER, RECORD), encoding="utf-8") as file:
+            made_with = file.read().split("\n", 2)[1]
+    except (OSError, ValueError, IndexError):
+        made_with = ""
+    return "inferplan compile --all" if made_with.startswith("mypy") else "inferplan compile"
+
+
 def _found() -> tuple[State, Collection[str]]:
     """The state, and the files that are used."""
     try:

@@ -148,10 +148,10 @@ def _in_our_words(command: click.Command, args: list[str]) -> list[str]:
 
 
 _COMPILED = {
-    "in use": "event loop compiled",
+    "in use": "event loop compiled by {command}",
     "off": "event loop compiled, and not used: INFERPLAN_COMPILED=0",
-    "of other sources": "event loop compiled from other sources, and not used: inferplan compile",
-    "unusable": "event loop compiled, and not used, because it does not load: inferplan compile",
+    "of other sources": "event loop compiled from other sources, and not used: {command}",
+    "unusable": "event loop compiled, and not used, because it does not load: {command}",
     "none": "",
 }
 
@@ -159,9 +159,10 @@ _COMPILED = {
 def _say_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
     """Callback of ``--version``: the version, and whether the event loop is compiled."""
     if asked and not ctx.resilient_parsing:
-        from inferplan.compiled import state
+        from inferplan.compiled import made_by, state
 
-        click.echo(", ".join(part for part in (f"inferplan, version {__version__}", _COMPILED[state()]) if part))
+        loop = _COMPILED[state()].format(command=made_by())
+        click.echo(", ".join(part for part in (f"inferplan, version {__version__}", loop) if part))
         ctx.exit()
 
 

@@ -17,7 +17,7 @@ from inferplan.table import Report
 @click.option("--all", "everything", is_flag=True, help='Pipelines, pools and caches too: the extra "compiled".')
 @report_options
 def compile_command(everything: bool) -> Report:
-    """Compile the event loop of simulations for this Python: two to sixteen times as fast, with the same results.
+    """Compile the event loop of simulations for this Python: up to sixteen times as fast, with the same results.
 
     It needs a C compiler and some seconds; --all needs mypyc and a minute or two. If nothing is compiled, or the
     sources have changed since, Python runs the sources. inferplan --version says which is in use; INFERPLAN_COMPILED=0

@@ -67,11 +67,15 @@ def test_what_is_compiled_gives_the_same_to_the_last_bit_and_goes_with_its_sourc
     assert sum(isinstance(run, dict) for run in python["runs"].values()) > 20
     for name, run in python["runs"].items():
         assert json.dumps(machine["runs"][name]) == json.dumps(run), name
-    assert _call(place, "-m", "inferplan", "--version").strip().endswith(", event loop compiled")
+    assert (
+        _call(place, "-m", "inferplan", "--version")
+        .strip()
+        .endswith(", event loop compiled by inferplan compile --all")
+    )
     assert "not used: INFERPLAN_COMPILED=0" in _call(place, "-m", "inferplan", "--version", use=False)
     with (place / "inferplan" / "serving" / "replica.py").open("a", encoding="utf-8") as file:
         file.write("# an edit\n")
-    assert "from other sources, and not used" in _call(place, "-m", "inferplan", "--version")
+    assert "from other sources, and not used: inferplan compile --all" in _call(place, "-m", "inferplan", "--version")
     found = _call(place, "-c", "from inferplan.serving import clients; print(clients.__file__)")
     assert found.strip().endswith("clients.py")
 
@@ -81,7 +85,7 @@ def test_plain_replicas_are_compiled_without_mypy(place: Path) -> None:
     for name in ("mypy", "setuptools"):
         (place / f"{name}.py").write_text("raise ImportError", encoding="ascii")
     _call(place, "-m", "inferplan", "compile")
-    assert _call(place, "-m", "inferplan", "--version").strip().endswith(", event loop compiled")
+    assert _call(place, "-m", "inferplan", "--version").strip().endswith(", event loop compiled by inferplan compile")
     probe = "from inferplan.serving import clients, plain_replica as p; print(p.NATIVE is not None, clients.__file__)"
     assert _call(place, "-c", probe).split() == ["True", str(place / "inferplan" / "serving" / "clients.py")]
     assert _call(place, "-c", probe, use=False).startswith("False")
