@@ -544,6 +544,8 @@ def _most(found: Carried, question: Question, searched: SearchResult, steps: Ste
             refused, beyond = error, amount
         if best is None:
             amount = rounded_down(question.demand, amount * (1 - CAPACITY_TOLERANCE))
+            if amount <= 0:  # not even one person
+                break
             continue
         own = amount_of(best.question.demand)
         factor = 0.0 if best.capacity is None else best.capacity.factor
