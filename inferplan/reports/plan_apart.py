@@ -50,7 +50,7 @@ def _bought(option: PlanOption, plan: PlanOption) -> str:
     for bill in option.purchases:
         units[bill.offer.describe()] += bill.units
     single = any(bill.offer.host is not None for bill in plan.purchases)
-    why = "; the cache crosses a link between them, and none is known of GPUs sold one by one" if single else ""
+    why = "; the cache crosses a link, which is not known between GPUs sold one by one" if single else ""
     return " and ".join(f"{count:,} x {what}" for what, count in units.items()) + why
 
 
