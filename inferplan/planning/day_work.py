@@ -16,7 +16,7 @@ from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.support import lacking, too_few
 from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, Slowness, slowness
-from inferplan.planning.demand import lengths_of_classes, screened_by
+from inferplan.planning.demand import lengths_of_classes, require_decodes, screened_by
 from inferplan.planning.design import Design, alone, best_point, design_at
 from inferplan.planning.question import Question
 from inferplan.planning.verify import slots_for
@@ -79,6 +79,7 @@ def work_of(
     and nobody insists on it, as predicted. Raises ``InfeasibleError`` where a mix keeps its limits under no load.
     """
     sizing = question.sizing
+    require_decodes(question.demand, deployment.model.encodes, "a day")
     try:
         return _work(request, deployment, question, profile, tiers)
     except InfeasibleError:

@@ -284,6 +284,13 @@ def _rate_in_words(rate: float) -> str:
     return f"{rate:g}" if float(f"{rate:.4g}") == rate else f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
+def require_decodes(demand: Demand, encodes: bool, what: str) -> None:
+    """Raise ``UsageError`` for answers of one token, which have no time per output token to size by. encodes: whether
+    the model makes none by its nature. what: needs more, ``"a plan"``."""
+    if demand.output.average < 2 and not encodes:
+        raise UsageError(f"{what} needs two output tokens or more", hint="--output 2, or inferplan sweep")
+
+
 def users_in_words(demand: Demand) -> str:
     """``"2,000 users who think 60 s between an answer and the next request"``."""
     users, think = demand.users or 0, demand.prefix.think

@@ -16,12 +16,12 @@ import numpy.typing as npt
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.files import load_model
 from inferplan.catalog.price_lists import PriceBook
-from inferplan.errors import InferplanError, MissingFactError, NotFiniteError, UsageError
+from inferplan.errors import InferplanError, MissingFactError, NotFiniteError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import goes_together, require_together
 from inferplan.models.spec import ModelSpec, require_readable, require_tokens
 from inferplan.planning.constraints import Constraint, constraints_of
-from inferplan.planning.demand import Demand
+from inferplan.planning.demand import Demand, require_decodes
 from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, load_grids, longest_whole, stages_of
 from inferplan.planning.option import PlanOption, PricedGrid, Stream, bill, option_at
 from inferplan.planning.pools import CAPACITY_ERROR, Halves, cheapest_pools
@@ -146,8 +146,7 @@ def _require_one_pass(model: ModelSpec, space: Space, demand: Demand) -> None:
     """Raise ``UsageError`` for features that a model does not go with, and for other inputs than its encoder reads."""
     require_together("plan", space.features | demand.features | model.features)
     require_readable(model, demand.prompt.average, demand.output.average)
-    if demand.output.average < 2 and not model.encodes:
-        raise UsageError("a plan needs two output tokens or more", hint="--output 2, or inferplan sweep")
+    require_decodes(demand, model.encodes, "a plan")
 
 
 def _may_be_apart(deployment: Deployment, demand: Demand) -> bool:
