@@ -267,9 +267,9 @@ def _counted(day: Day) -> str:
     asked, found, step = day.question.sizing.confidence, day.work.confidence, day.work.design.option.slow.step
     if found > MIDDLE:
         return (
-            f"replicas are counted at a confidence of {found:g}, as plan counts them: for steps x {step:.2f} of the "
-            "predicted ones; latencies and late requests are those of the prediction, and so are replicas with "
-            f"--confidence {MIDDLE:g}"
+            f"replicas are counted at a confidence of {found:g}, as in plan: for steps x {step:.2f} of the predicted "
+            "ones, but by the load of one replica alone, so that plan may take fewer for a pool; latencies and late "
+            f"requests are those of the prediction, and so are replicas with --confidence {MIDDLE:g}"
         )
     if asked == MIDDLE:
         return f"replicas are counted as predicted; plan keeps a confidence of {USUAL:g} where the error is known"
