@@ -502,13 +502,14 @@ def assemble(
     return with_host_memory(request, deployment, model_loader, hardware_loader)
 
 
-def assembled(request: Request, roles: bool = True) -> Deployment:
-    """As :func:`assemble`; where the device lacks the arithmetic, what is said to do instead was tried and fits.
+def assembled(request: Request, roles: bool = True) -> Deployed:
+    """As :func:`assemble_with_request`; where the device lacks the arithmetic, what is said to do instead was tried and
+    fits.
 
     roles: whether the command has options for the formats of single roles.
     """
     try:
-        return assemble(request)
+        return assemble_with_request(request)
     except MissingFactError as error:
         found = dict(_formats_that_run(request, roles))
         if not found:
