@@ -502,7 +502,7 @@ def assemble(
     return with_host_memory(request, deployment, model_loader, hardware_loader)
 
 
-def assembled(request: Request, roles: bool = True) -> Deployed:
+def assembled(request: Request, roles: bool = True) -> Deployment:
     """As :func:`assemble_with_request`; where the device lacks the arithmetic, what is said to do instead was tried and
     fits.
 

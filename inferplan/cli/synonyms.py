@@ -196,19 +196,21 @@ def understood(command: click.Command, args: list[str]) -> tuple[list[str], list
 def _all_experts(command: click.Command, words: list[str], notes: list[str]) -> tuple[list[str], list[str]]:
     """The words with the model's number of layers for llama.cpp's ``--cpu-moe`` and for ``--cpu-moe-layers all``."""
     end = words.index("--") if "--" in words else len(words)
-    flag = next((place for place, word in enumerate(words[:end]) if word in ("--cpu-moe", "-cmoe")), None)
-    pairs = zip(words[:end], [*words[1:end], ""])
-    text = next((place for place, pair in enumerate(pairs) if pair == ("--cpu-moe-layers", "all")), None)
-    place = text if flag is None else flag
-    if place is None or not _has(command, "--cpu-moe-layers") or not (name := _model_typed(command, words[:end])):
+    after = [*words[1:end], ""]
+    for place, word in enumerate(words[:end]):
+        takes = (word, after[place]) == ("--cpu-moe-layers", "all")
+        if takes or word in ("--cpu-moe", "-cmoe", "--cpu-moe-layers=all"):
+            break
+    else:
+        return words, notes
+    if not _has(command, "--cpu-moe-layers") or not (name := _model_typed(command, words[:end])):
         return words, notes
     from inferplan.catalog.files import load_model
 
     layers = len(load_model(name).sequence)
-    after = words[place + (1 if flag is not None else 2) :]
-    typed = words[place] if flag is not None else "--cpu-moe-layers all"
+    typed = f"{word} all" if takes else word
     notes.append(f"note: {typed} is --cpu-moe-layers {layers} here: all layers of {name}")
-    return [*words[:place], "--cpu-moe-layers", f"{layers}", *after], notes
+    return [*words[:place], "--cpu-moe-layers", f"{layers}", *words[place + 1 + takes :]], notes
 
 
 def _model_typed(command: click.Command, words: list[str]) -> str:
