@@ -503,12 +503,13 @@ def assemble(
 
 
 def assembled(request: Request, roles: bool = True) -> Deployment:
-    """As :func:`assemble`; where the device lacks the arithmetic, what is said to do instead was tried and fits.
+    """As :func:`assemble_with_request`; where the device lacks the arithmetic, what is said to do instead was tried and
+    fits.
 
     roles: whether the command has options for the formats of single roles.
     """
     try:
-        return assemble(request)
+        return assemble_with_request(request)
     except MissingFactError as error:
         found = dict(_formats_that_run(request, roles))
         if not found:
@@ -538,9 +539,9 @@ def _formats_that_run(request: Request, roles: bool) -> Iterator[tuple[str, bool
 def bridges(request: Request, gpus: Sequence[str]) -> dict[str, bool]:
     """Whether each of several GPUs has the NVLink bridge that is asked for. Raises ``MissingFactError`` where none is
     sold for any of them."""
-    found = {gpu: request.nvlink_bridge and load_hardware(gpu).bridge is not None for gpu in gpus}
+    found = {gpu: request.nvlink_bridge and load_hardware(counted(gpu).gpu).bridge is not None for gpu in gpus}
     if request.nvlink_bridge and not any(found.values()):
-        _ = load_hardware(gpus[0]).bridged
+        _ = load_hardware(counted(gpus[0]).gpu).bridged
     return found
 
 

@@ -109,12 +109,25 @@ def _file() -> _Quality:
     return spec_of(config_root() / "quality.yaml", _Quality)
 
 
+@lru_cache(maxsize=256)
+def _meaning(quant: str) -> tuple[str, ...]:
+    """What a format means to the answers, however it is spelled: the formats of weights, inputs and cache. AWQ, GPTQ
+    and int4 are w4a16, and w8a8 is int8; a name of no shorthand stands for itself.
+    """
+    try:
+        found = parse_precision(quant, frozenset())
+    except UsageError:  # of a GGUF file, or of none
+        return (quant.lower(),)
+    return tuple(fmt.name.removesuffix("-gptq") for fmt in (found.weights, found.activations, found.kv))
+
+
 def quantised_checkpoint(model: ModelSpec, quant: str) -> QuantisedCheckpoint | None:
     """A checkpoint of a model in a format: one whose answers were evaluated, or a release that is on file as a model of
     its own; ``None`` where none is known.
     """
-    quant = quant.lower()
-    found = next((one for one in _file().checkpoints if (one.model, one.quant) == (model.name, quant)), None)
+    quant, means = quant.lower(), _meaning(quant)
+    own = (one for one in _file().checkpoints if one.model == model.name)
+    found = next((one for one in own if _meaning(one.quant) == means), None)
     if found is not None and found.checkpoint:
         return found
     path = on_file("models", f"{model.name}-{quant}")
@@ -190,7 +203,7 @@ def sister(model: ModelSpec, quant: str) -> QuantisedCheckpoint | None:
     """The evaluation in a format of another model with the same layers: of several the one whose name begins most
     alike; ``None`` where there is none.
     """
-    others = [one for one in _file().checkpoints if one.quant == quant.lower() and one.shares]
+    others = [one for one in _file().checkpoints if _meaning(one.quant) == _meaning(quant) and one.shares]
     alike = [one for one in others if one.model != model.name and _shapes(load_model(one.model)) == _shapes(model)]
     return max(alike, key=lambda one: _alike(one.model, model.name), default=None)
 
@@ -210,11 +223,11 @@ def quality_of(model: ModelSpec, quant: str) -> str:
     own = published(model, quant)
     if own is not None:
         return own.describe()
-    none = f"no evaluation of {model.name} in {quant} is on file"
+    none = _none(model, quant)
     if (like := sister(model, quant)) is not None:
         kept = like.model_copy(update={"source": like.cited}).describe()
         return f"{none}; of {like.model}, which has the same layers, {kept}"
-    others = _file().formats.get(quant.lower())
+    others = next((said for name, said in _file().formats.items() if _meaning(name) == _meaning(quant)), "")
     return f"{none}; {others}" if others else none
 
 
@@ -225,7 +238,11 @@ def quality_in_short(model: ModelSpec, quant: str) -> str:
         return f"quality in {quant}: {own.in_short()}"
     like = sister(model, quant)
     known = f"; of {like.model}, which has the same layers: {like.in_short(1)}" if like else ""
-    return f"quality in {quant}: no evaluation of {model.name} is on file{known}"
+    return f"quality in {quant}: {_none(model, quant)}{known}"
+
+
+def _none(model: ModelSpec, quant: str) -> str:
+    return f"no evaluation of {model.name} in {quant} is on file"
 
 
 def quality_of_cache(kv: str) -> str:

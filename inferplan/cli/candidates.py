@@ -8,8 +8,12 @@ from typing import Any
 import click
 
 from inferplan.catalog.assemble import ROLES, Request
+from inferplan.catalog.counted import counted
+from inferplan.catalog.files import load_hardware
 from inferplan.cli.numbers import Count
 from inferplan.errors import UsageError
+
+_BRIDGE = "nvlink-bridge"
 
 
 def split_names(text: str | None) -> list[str]:
@@ -35,12 +39,16 @@ def changed(request: Request, text: str) -> Request:
             given["roles"] = (*kept, (key, value))
         elif key in names and value:
             given[key] = value
+        elif key == _BRIDGE and value in ("on", "off"):
+            given["nvlink_bridge"] = value == "on"
         else:
-            known = ", ".join(sorted({*names, *degrees, *ROLES}))
+            known = ", ".join(sorted({*names, *degrees, *ROLES, f"{_BRIDGE} (on or off)"}))
             raise UsageError(
                 f"--vs {part!r} changes nothing known",
                 hint=f"--vs gpu=a100, or --gpu h100,a100 for several GPUs; KEY=VALUE with one of {known}",
             )
+    if "nvlink_bridge" not in given and (gpu := given.get("gpu")) is not None and request.nvlink_bridge:
+        given["nvlink_bridge"] = load_hardware(counted(gpu).gpu).bridge is not None
     return replace(request, **given)
 
 
@@ -60,6 +68,7 @@ def labels_of(requests: list[Request]) -> list[str]:
         [" ".join(map("=".join, one.roles)) for one in requests],
         [one.parallel.describe() for one in requests],
         [one.engine for one in requests],
+        [_BRIDGE if one.nvlink_bridge else "" for one in requests],
     ]
     told = [column for column in columns if len(set(column)) > 1] or columns[:2]
     return [" ".join(filter(None, parts)) or "as given" for parts in zip(*told)]

@@ -71,4 +71,4 @@ def _requests(request: Request, others: tuple[str, ...]) -> list[Request]:
     requests = [
         replace(request, model=model, gpu=gpu, quant=quant, nvlink_bridge=bridged[gpu]) for model, gpu, quant in grid
     ]
-    return requests + [changed(requests[0], text) for text in others]
+    return requests + [changed(replace(requests[0], nvlink_bridge=request.nvlink_bridge), text) for text in others]

@@ -70,6 +70,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "mem-fraction-static": ("gpu-memory-utilization", "memory-fraction"),
     **dict.fromkeys(("parallel", "n-parallel"), ("max-num-seqs",)),
     "num-sequences": ("batch",),
+    "cpu-moe": ("cpu-moe-layers",),
     "draft": ("draft-model",),
     "prefix-cache": ("prefix-caching",),
     **dict.fromkeys(("model-path", "model-name"), ("model",)),
@@ -189,7 +190,43 @@ def understood(command: click.Command, args: list[str]) -> tuple[list[str], list
             words[place] = f"--{known}{equals}{value}"
             notes.append(f"note: {typed} is --{known} here")
     notes += _formats(words[:end])
-    return [word for word, was in zip(words, args, strict=True) if word or not was], notes
+    return _all_experts(command, [word for word, was in zip(words, args, strict=True) if word or not was], notes)
+
+
+def _all_experts(command: click.Command, words: list[str], notes: list[str]) -> tuple[list[str], list[str]]:
+    """The words with the model's number of layers for llama.cpp's ``--cpu-moe`` and for ``--cpu-moe-layers all``."""
+    end = words.index("--") if "--" in words else len(words)
+    after = [*words[1:end], ""]
+    for place, word in enumerate(words[:end]):
+        takes = (word, after[place]) == ("--cpu-moe-layers", "all")
+        if takes or word in ("--cpu-moe", "-cmoe", "--cpu-moe-layers=all"):
+            break
+    else:
+        return words, notes
+    if not _has(command, "--cpu-moe-layers") or not (name := _model_typed(command, words[:end])):
+        return words, notes
+    from inferplan.catalog.files import load_model
+
+    layers = len(load_model(name).sequence)
+    typed = f"{word} all" if takes else word
+    notes.append(f"note: {typed} is --cpu-moe-layers {layers} here: all layers of {name}")
+    return [*words[:place], "--cpu-moe-layers", f"{layers}", *words[place + 1 + takes :]], notes
+
+
+def _model_typed(command: click.Command, words: list[str]) -> str:
+    """The MODEL among the words of a command; empty where none is, or a list."""
+    arguments = [one.name for one in command.params if isinstance(one, click.Argument)]
+    flags = {typed for one in command.params if isinstance(one, click.Option) and one.is_flag for typed in one.opts}
+    values = {*flags, "--cpu-moe", "-cmoe"}
+    before = ["", *words]
+    alone = [
+        word
+        for last, word in zip(before, words)
+        if word[:1] != "-" and (last[:1] != "-" or "=" in last or last in values)
+    ]
+    place = arguments.index("model") if "model" in arguments else len(alone)
+    found = alone[place] if place < len(alone) else ""
+    return "" if "," in found else found
 
 
 def _on_terms(command: click.Command, args: list[str]) -> tuple[list[str], list[str]]:

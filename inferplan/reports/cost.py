@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
 from inferplan.answers.cost import ApiPrice, BatchCost, Cost, Energy
+from inferplan.catalog.assemble import Deployed
 from inferplan.catalog.bills import Bill, Offer, no_month
 from inferplan.figures import Figure, lines, record, short_time, text
 from inferplan.reports.estimate import basis_note, deployment_record
@@ -82,15 +84,29 @@ def _service_notes(service: BatchCost) -> list[str]:
             "token here, and limits on latency make it cost more (--batch N, or inferplan plan)"
         )
     if (api := service.asked.api) is not None:
-        load, ttft = service.result.load, short_time(float(service.result.ttft))
+        ttft = short_time(float(service.result.ttft))
         lines.append(
-            f"the break-even ignores latency limits: batch {load.batch:,.0f}, with a TTFT of {ttft}; to compare "
-            f"within limits: inferplan plan MODEL --rate 10 --api-price {api.input:g}/{api.output:g}"
+            f"the break-even ignores latency limits: batch {service.result.load.batch:,.0f}, with a TTFT of {ttft}; "
+            f"to compare within limits, such as these: {_plan_line(service, api)}"
         )
     held = service.held
     if held > service.result.deployment.parallel.replicas:
         lines.append(f"the instances you pay for hold {held:,} replicas: --replicas {held} costs the same per hour")
     return lines
+
+
+def _plan_line(service: BatchCost, api: ApiPrice) -> str:
+    """The command that compares the same requests with an API within limits."""
+    made, load = service.result.deployment, service.result.load
+    model, gpu = made.model.name, made.hardware.name
+    if isinstance(made, Deployed):
+        model, gpu = made.request.model, made.request.gpu
+    asked = ["--prompt", f"{load.prompt - load.media_tokens:.0f}", "--rate", "10"]
+    limits = (
+        ["--e2e", "2s"] if made.model.encodes else ["--output", f"{load.output:.0f}", "--ttft", "2s", "--tpot", "50ms"]
+    )
+    price = ["--api-price", f"{api.input:g}/{api.output:g}"]
+    return shlex.join(["inferplan", "plan", model, "--gpu", gpu, *asked, *limits, *price])
 
 
 def cost_record(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | None = None) -> dict[str, Any]:

@@ -260,13 +260,7 @@ def memory_report(fitting: Fitting) -> Report:
     bill = None if prices is None else bill_of(fitting, prices)
     footprint, deployment = fitting.footprint, fitting.deployment
     quant = None if fitting.asked is None else fitting.asked.quant
-    length = fitting.deployment.model.max_context or fitting.context
-    length = footprint.longest_start(int(min(length, max(fitting.longest, 1))))
-    concurrency, keeps = footprint.concurrency(length), not deployment.model.encodes
-    log = [
-        f"GPU KV cache size: {footprint.cache_tokens(length):,} tokens",
-        f"Maximum concurrency for {length:,} tokens per request: {concurrency:.2f}x",
-    ]
+    keeps = not deployment.model.encodes
     title = f"{deployment.describe()}: memory of one device ({deployment.engine.describe()} defaults)"
     memory, there = [_memory(footprint, title, keeps)], footprint.host
     memory += [] if there is None else [_memory(there, f"memory of the host, {there.deployment.hardware.name}", keeps)]
@@ -286,16 +280,33 @@ def memory_report(fitting: Fitting) -> Report:
         "most_gpu_layers": most,
         "streamed_bytes": footprint.streamed,
         "host": None if footprint.host is None else record(_memory_figures(footprint.host, keeps)),
-        "log": {"max_model_len": length, "kv_cache_tokens": footprint.cache_tokens(length), "concurrency": concurrency}
-        if keeps
-        else None,
+        "log": _log(fitting) if keeps else None,
     }
     capacity = Table(title="capacity", columns=["", "value"], rows=_capacity(fitting, quant, most), right=_RIGHT)
-    logged = ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
-    notes = [*_memory_notes(fitting, quant), *logged, *_price_notes(fitting, bill)]
+    notes = [*_memory_notes(fitting, quant), *log_lines(fitting), *_price_notes(fitting, bill)]
     load = [] if fitting.asked is None else load_tables(fitting.asked, fitting.context)
     report = Report(record=whole, tables=[*load, *memory, capacity], notes=notes)
     return report if fitting.asked is None else of_people(report, fitting.asked)
+
+
+def _log(fitting: Fitting) -> dict[str, float]:
+    """What vLLM logs of its cache as it starts."""
+    footprint, longest = fitting.footprint, fitting.deployment.model.max_context or fitting.context
+    length = footprint.longest_start(int(min(longest, max(fitting.longest, 1))))
+    cached, times = footprint.cache_tokens(length), footprint.concurrency(length)
+    return {"max_model_len": length, "kv_cache_tokens": cached, "concurrency": times}
+
+
+def log_lines(fitting: Fitting, of: str = "") -> list[str]:
+    """The lines that vLLM would log; none for another engine, or a model without a cache. of: the format, in words."""
+    if fitting.deployment.model.encodes or not fitting.deployment.engine.logs_cache:
+        return []
+    length, cached, times = _log(fitting).values()
+    return [
+        f"vLLM would log{of}:",
+        f"  GPU KV cache size: {cached:,} tokens",
+        f"  Maximum concurrency for {length:,} tokens per request: {times:.2f}x",
+    ]
 
 
 def _capacity(fitting: Fitting, quant: str | None, most: int | None) -> list[list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from inferplan.answers.division import RULE
@@ -17,6 +17,7 @@ from inferplan.reports.fit import (
     engines_of,
     load_record,
     load_tables,
+    log_lines,
     of_people,
     option_figures,
     quality_notes,
@@ -56,6 +57,7 @@ def owned_report(found: OwnedFits) -> Report:
             *dict.fromkeys(_refused(option) for option in found.options if option.fitting is None),
             *dict.fromkeys(_roomier(option) for option in fitting if option.roomier is not None),
             "requests: how many fit at once, each with the tokens above",
+            *_logged(fitting),
             *quality_notes(spec, found.options, asked),
             spec.made_from.line,
             *(f"note: {line}" for line in uncounted_notes(spec)),
@@ -83,6 +85,12 @@ def _times(found: OwnedFits) -> list[str]:
     deployments = [option.fitting.deployment for option in found.fitting if option.fitting]
     priced = dict.fromkeys(one.hardware.bridge_line(one.parallel.ranks) for one in deployments)
     return [*engines, f"TPOT: predicted for a step of {load} ({constants})", *filter(None, priced)]
+
+
+def _logged(fitting: Sequence[FitOption]) -> list[str]:
+    """What vLLM would log of the first that it runs."""
+    found = (log_lines(one.fitting, f" of {one.gpu} in {one.quant}") for one in fitting if one.fitting)
+    return next(filter(None, found), [])
 
 
 def _figures(option: FitOption, hidden: Collection[str] = ("GPUs",)) -> list[Figure]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from tests.cases import for_each
@@ -135,3 +137,13 @@ def test_prices_lists_instances(run: Run) -> None:
     assert found["g6e.48xlarge"]["per_hour"] == pytest.approx(3.766, abs=5e-4)
     assert {row["instance_gpus"] for row in rows if row["list"] == "modal"} == {"any"}
     assert "unknown" in run("prices", "mi325x").out
+
+
+def test_the_plan_that_a_cost_names_runs_as_pasted(run: Run) -> None:
+    """10 requests/s for 730 hours at 0.60 and 0.80 USD: 26.28 million x (1,024 x 0.60 + 256 x 0.80) millionths."""
+    said = run("cost", "llama-3.1-8b", "--gpu", "1x-h100", "--api-price", "0.60/0.80").out
+    line = next(line for line in said.splitlines() if line.startswith("the break-even ignores latency limits"))
+    words = shlex.split(line.partition(": inferplan ")[2])
+    assert words[:2] == ["plan", "llama-3.1-8b"]
+    planned = run(*words)
+    assert (planned.code, "21,529 USD per month" in planned.out) == (0, True)

@@ -381,6 +381,27 @@ def test_compare_counts_what_the_token_budget_costs(run: Run) -> None:
     assert "only the activation memory" in run("cost", *words, *budget, "--gpu", "h100-sxm").out
 
 
+def test_compare_prices_bridges_between_cards_that_are_counted(run: Run) -> None:
+    """NVIDIA GA102 white paper: an NVLink bridge of two RTX 3090 has 56.25 GB/s in each direction; PCIe 4.0 x16 has 31.
+    Two cards send all of each sum: two of 1,024 x 4,096 x 2 bytes per layer of 32, and one behind the embedding. An RTX
+    4090 has no NVLink."""
+    words = ("compare", "llama-3.1-8b", "--ideal", "--gpu", "2x-rtx-3090,2x-rtx-4090", "--nvlink-bridge")
+    shown = run(*words, "--vs", "nvlink-bridge=off", "--vs", "gpu=2x-rtx-4090")
+    fitted, none, bare, other = run(
+        *words, "--vs", "nvlink-bridge=off", "--vs", "gpu=2x-rtx-4090", "--format", "json"
+    ).json["candidates"]
+    sums = 65 * 1024 * 4096 * 2 * (1 / 31e9 - 1 / 56.25e9)
+    assert bare["ttft_s"] - fitted["ttft_s"] == pytest.approx(sums, rel=2e-3)
+    assert other["ttft_s"] == none["ttft_s"]
+    assert "rtx-3090 nvlink-bridge: network: with NVLink bridges (56.2" in shown.out
+    assert "rtx-3090: network: PCIe 4.0 x16; with NVLink bridges" in shown.out and "rtx-4090: network" not in shown.out
+    on = run(
+        "compare", "llama-3.1-8b", "--ideal", "--gpu", "2x-rtx-3090", "--vs", "nvlink-bridge=on", "--format", "json"
+    )
+    assert [one["ttft_s"] for one in on.json["candidates"]] == [bare["ttft_s"], fitted["ttft_s"]]
+    assert run("compare", "llama-3.1-8b", "--gpu", "2x-rtx-3090", "--vs", "nvlink-bridge=yes").code == 2
+
+
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 SHOWN = r"([\d.,]+) (us|ms|s)"
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from inferplan.catalog.files import load_model
-from inferplan.catalog.quality import is_own, left_out, share_kept
+from inferplan.catalog.quality import is_own, left_out, quality_of, share_kept
 from tests.cases import for_each
 from tests.cli.conftest import Run
 
@@ -80,3 +80,16 @@ def test_a_plan_in_the_checkpoints_own_format_keeps_every_quality(run: Run) -> N
         said = run(*f"plan qwen2.5-7b --gpu h100-sxm --quant {quant} --quality 0.999 {load}".split())
         assert said.code == 0 and "--quality 0.999 leaves out no format" in said.out
         assert "no evaluation" not in said.out
+
+
+@for_each("spelled", ["w4a16", "W4A16", "int4", "awq", "gptq"])
+def test_evidence_is_that_of_the_format_however_it_is_spelled(run: Run, spelled: str) -> None:
+    """The card of RedHatAI/Qwen3-32B-quantized.w4a16: 64.27 of 71.77 in AIME 2025, weights of 4 bits, inputs of 16."""
+    qwen, llama = load_model("qwen3-32b"), load_model("llama-3.1-8b")
+    assert share_kept(qwen, spelled)[0] == pytest.approx(64.27 / 71.77)
+    assert quality_of(qwen, spelled).startswith("it keeps ")
+    assert [share_kept(llama, one)[0] for one in ("int8", "w8a8")] == [0.997, 0.997]
+    for other in ("w4a8", "w4a16kv8", "w8a16", "llm.int8", "nf4"):  # other inputs, cache or layout: evaluated of none
+        assert share_kept(qwen, other) == share_kept(llama, other) == (None, "none published")
+    floor = ("--quant", spelled, "--quality", "0.89")
+    assert run("fit", "qwen3-32b", "--gpu", "1x-h100", *floor).code == 0

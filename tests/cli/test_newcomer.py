@@ -47,6 +47,12 @@ QUICK = [
     ("embeddings", "plan bge-m3 --rate 500 --prompt 512", 2, ["hint: --e2e 200ms"]),
     # a token has 2 x 32 layers x 8 heads x 128 x 2 bytes = 131,072 of 55.84 GB
     ("what will vLLM log", "fit llama-3.1-8b --gpu h100", 0, ["GPU KV cache size: 426,051 tokens"]),
+    (
+        "what will it log on one",
+        "fit llama-3.1-8b --gpu 1x-h100 --quant native",
+        0,
+        ["GPU KV cache size: 426,051 tokens"],
+    ),
     ("the same under load", "simulate llama-3.1-8b --gpu h100 --rate 2 --requests 50", 0, ["of 426,051 tokens"]),
     # 4.25 bits of 70.55e9 parameters: 37.5 GB
     ("I have 48 GB", "fit --have 48GB", 0, ["llama-3.1-70b", "rtx-a6000"]),

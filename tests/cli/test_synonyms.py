@@ -258,3 +258,15 @@ def test_the_hints_about_users_work(run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert "--people 200" in sessions.err and "inferplan simulate --sessions NAME --in-flight 200" in sessions.err
     simulated = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--sessions", "coding-agent", "--users", "2")
     assert run(*simulated, "--session-count", "4").code == 0
+
+
+@for_each(
+    "words", [("--cpu-moe",), ("-cmoe",), ("--cpu-moe-layers", "all"), ("--cpu-moe-layers=all",), ("-ncmoe", "all")]
+)
+def test_all_experts_on_the_host_are_those_of_every_layer(run: Run, words: tuple[str, ...]) -> None:
+    """num_hidden_layers of the config of gpt-oss-120b is 36; ``-cmoe`` of llama.cpp's common/arg.cpp takes no value."""
+    host = ("--gpu", "rtx-4090", "--engine", "llama.cpp", "--host", "epyc-9654", "--host-memory", "384GB")
+    found = run("estimate", *host, *words, "gpt-oss-120b")
+    assert (found.code, "experts of the first 36 layers on epyc-9654" in found.out) == (0, True)
+    assert "is --cpu-moe-layers 36 here: all layers of gpt-oss-120b" in found.err
+    assert "no model named 'gpt-oss-12b'" in run("estimate", *host, "gpt-oss-12b", *words).err

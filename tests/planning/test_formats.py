@@ -148,10 +148,10 @@ def test_a_headline_has_the_lowest_scores_and_a_warning_below_97_per_cent() -> N
     )
     assert "99.4% of GPQA Diamond, against fp8 (" in quality_in_short(load_model("qwen3.6-27b"), "nvfp4")
     phi = load_model("phi-4")
-    assert quality_in_short(phi, "nvfp4") == "quality in nvfp4: no evaluation of phi-4 is on file"
+    assert quality_in_short(phi, "nvfp4") == "quality in nvfp4: no evaluation of phi-4 in nvfp4 is on file"
     assert quality_in_short(load_model("qwen3-coder-30b-a3b"), "w4a16") == (
-        "quality in w4a16: no evaluation of qwen3-coder-30b-a3b is on file; of qwen3-30b-a3b, which has the same "
-        "layers: caution, it keeps 96.9% of LiveCodeBench (the lowest of 7 published scores)"
+        "quality in w4a16: no evaluation of qwen3-coder-30b-a3b in w4a16 is on file; of qwen3-30b-a3b, which has the "
+        "same layers: caution, it keeps 96.9% of LiveCodeBench (the lowest of 7 published scores)"
     )
 
 
