@@ -203,11 +203,12 @@ class HardwareSpec(Spec):
         """Whether a group of so many devices is priced with the bridge that it could have; empty where it has none."""
         if self.bridge is None:
             return ""
+        used = 1 < group <= (self.bridge.domain or group)
         rate = f"{format_quantity(self.bridge.bandwidth, 'B/s')}, {self.bridge.domain} cards"
         if self.bridge in self.links:
-            idle = "" if 1 < group <= (self.bridge.domain or group) else f"; {group} in a group do not use them"
+            idle = "" if used else f"; {group} in a group do not use them"
             return f"network: with NVLink bridges ({rate}), which are sold apart{idle}"
-        if group == 1:
+        if not used:
             return ""
         return f"network: {self.link(group).name}; with NVLink bridges, which are sold apart ({rate}): --nvlink-bridge"
 

@@ -57,7 +57,6 @@ def comparison_report(result: Comparison) -> Report:
     notes += [note for note in carried if note]
     models = {c.label: c.estimate.deployment.model for c in result.candidates if c.estimate is not None}
     notes += dict.fromkeys(f"{model.name}: {model.made_from.line}" for model in models.values())
-    notes += _bridge_lines(result)
     said = {c.label: c.estimate.deployment.warnings for c in result.candidates if c.estimate is not None}
     notes += [f"note: {label}: {text}" for label, texts in said.items() for text in texts]
     record = {
@@ -67,13 +66,3 @@ def comparison_report(result: Comparison) -> Report:
         "candidates": result.rows(),
     }
     return Report(record=record, tables=[figures, why], notes=notes, rows=result.rows())
-
-
-def _bridge_lines(result: Comparison) -> list[str]:
-    """Whether bridges, which are sold apart, were priced: a line for the candidates that are alike in it."""
-    found = dict[str, list[str]]()
-    for one in result.candidates:
-        made = None if one.estimate is None else one.estimate.deployment
-        if made is not None and (line := made.hardware.bridge_line(made.parallel.ranks)):
-            found.setdefault(line, []).append(one.label)
-    return [f"{', '.join(labels)}: {line}" for line, labels in found.items()]
