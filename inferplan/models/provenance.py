@@ -90,7 +90,7 @@ class MadeFrom(Spec):
             of, where = (f" of {self.of}" if self.of else ""), (f", {self.where}" if self.where else "")
             return f"as printed{of} in {_short(self.report)}{where}"
         if self.page:
-            return f"no file and no table is behind them, only {self.page}"
+            return f"neither a config nor a table states them, only {self.page}"
         return "nothing says what they were read from"
 
 
