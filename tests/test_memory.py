@@ -17,6 +17,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import estimate
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
+from tests.command import exit_code
 
 GIB = 2.0**30
 
@@ -73,7 +74,7 @@ def test_the_edge_is_the_edge() -> None:
     assert fits(most, 1280.0)
     assert not fits(most + 1, 1280.0)
     assert fits(8.0, float(longest))
-    assert longest == 131072 or not fits(8.0, longest + 1.0)
+    assert longest == 131072 or (longest % 16 == 0 and not fits(8.0, longest + 16.0))
 
 
 def test_sglang_static_fraction_on_an_h100() -> None:
@@ -140,7 +141,8 @@ def test_the_limits_are_the_limits(engine: str, degrees: dict[str, int]) -> None
     batch = float(most)
     longest = Footprint(deployment=deployment, batch=batch, prompt=512.0, context=2048.0).max_context()
     assert fits(batch, longest)
-    assert longest == deployment.model.max_context or not fits(batch, longest + 1)
+    page = {"vllm": 16, "trtllm": 32}.get(engine, 1)
+    assert longest == deployment.model.max_context or (longest % page == 0 and not fits(batch, longest + page))
 
 
 # The engines' rules by hand: Llama-3.1-8B (8,030,261,248 parameters) on one device of 80 GB ------------------------
@@ -236,3 +238,19 @@ def test_a_stage_without_the_head_has_no_logits() -> None:
     found = Footprint(deployment=assemble(request), batch=4096.0, prompt=1.0, context=2.0)
     first, last = (float(stage.activations(*found.step())) for stage in found.stages)
     assert (first, last) == (4096 * LIVE * 2, 4096 * 128256 * 4)
+
+
+def test_the_longest_context_is_whole_pages(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """64 layers x 8 heads x 128 x K and V x 2 B x 16 tokens: 4,194,304 B a block; 5.444 GB is 1,297 of them and a rest.
+
+    vLLM refuses to start where the pool has fewer blocks than ceil(max_model_len / 16): 1,297 x 16 = 20,752 tokens.
+    """
+    found = footprint_at(assemble(Request(model="qwen3-32b", gpu="h100-sxm", engine="vllm@0.33")), 8192)
+    assert found.kv_pool == pytest.approx(5.444e9, abs=5e5) and 1297 < found.kv_pool / 4_194_304 < 1298
+    longest = replace(found, batch=1.0).max_context()
+    assert longest == float(found.terms("max_context").value) == 1297 * 16
+    assert found.cache_tokens(8192) == found.cache_tokens(longest) == 1297 * 16 and found.concurrency(longest) == 1.0
+    assert exit_code(monkeypatch, "emit", "vllm", "qwen3-32b", "--gpu", "h100") == 0
+    assert " --max-model-len 20752 " in capsys.readouterr().out

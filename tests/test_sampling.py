@@ -145,9 +145,9 @@ def test_the_largest_batch_is_of_requests() -> None:
 
 
 def test_the_longest_context_keeps_the_prompt() -> None:
-    """2 requests of 1024 tokens and 4 answers each: pool = 2 (1024 + 4 (n - 1024)) tokens."""
+    """2 requests of 1024 tokens and 4 answers each: pool = 2 (1024 + 4 (n - 1024)) tokens, n in pages of 16."""
     plain, found = priced().footprint, priced(batch=2.0, samples=4.0).footprint
-    assert found.max_context() == (plain.kv_pool / TOKEN / 2 - 1024) // 4 + 1024
+    assert found.max_context() == ((plain.kv_pool / TOKEN / 2 - 1024) // 4 + 1024) // 16 * 16
     assert float(found.terms("max_context").value) == found.max_context()
 
 

@@ -34,7 +34,7 @@ Asked = tuple[int, FitAsked, PriceBook]
 """Tokens of a request, what is asked, and prices."""
 _MANY_MORE = 1.25
 """Times the requests of a division for which another is worth a word."""
-RULE = "that which runs the format there, and where several do, the one with the lower predicted TPOT for that load"
+RULE = "the one that runs the format; where several do, the one with the lower predicted TPOT for that load"
 """How the engine of each format is chosen where nobody names one."""
 
 

@@ -333,9 +333,9 @@ class PriceBook:
                 if "year" in offer.length
             }
             found.setdefault("".join(elsewhere), []).append(gpu)
-        where = "in the lists asked" if self.named else "of a provider is on file"
+        where = "in the lists asked" if self.named else "from a provider is on file"
         return [
-            f"no price of 1 or 3 years {where if other else 'is on file'} for {', '.join(names)}{other}"
+            f"no 1-year or 3-year price {where if other else 'is on file'} for {', '.join(names)}{other}"
             for other, names in found.items()
         ]
 

@@ -322,14 +322,20 @@ class Footprint(DeviceMemory):
         return floor(np.maximum(pool, 0.0) / each)
 
     def max_context(self) -> float:
-        """The longest context at this batch, in tokens, up to the model's own limit; 0 when not even one token fits.
+        """The longest context at this batch, in tokens of whole pages, up to the model's limit; 0 when no page fits.
 
         Infinite where the model states no limit and keeps nothing that grows with it.
         """
         limit = self.deployment.model.max_context or _CONTEXT_LIMIT
-        limit = limit if self.host is None else int(min(limit, self.host.max_context()))
-        longest = self._longest(self.stages, limit)
+        limit, page = limit if self.host is None else int(min(limit, self.host.max_context())), self._page
+        longest = min(self._longest(self.stages, -(-limit // page) * page) // page * page, limit)
         return longest if self.deployment.model.max_context or longest < _CONTEXT_LIMIT else np.inf
+
+    @property
+    def _page(self) -> int:
+        """Tokens that the cache takes at once; 1 where nothing in it grows with the context."""
+        grows = self.cached and any(stage.per_token for stage in self.stages)
+        return self.deployment.engine.defaults.block_size if grows else 1
 
     def _longest(self, stages: Sequence[StageMemory], high: int) -> int:
         """The longest context up to ``high`` that the pools of some stages hold, by bisection."""
@@ -362,7 +368,7 @@ class Footprint(DeviceMemory):
             return int(
                 min(stage.logged_tokens(max(self.pool(stage), 0.0), defaults.block_size) for stage in self.stages)
             )
-        return int(self.concurrency(max_model_len) * max_model_len)
+        return int(self.concurrency(max_model_len) * max_model_len + 1e-6)
 
     def concurrency(self, max_model_len: int) -> float:
         """Requests of ``max_model_len`` tokens that the pool holds: vLLM's ``Maximum concurrency`` line.
@@ -372,11 +378,19 @@ class Footprint(DeviceMemory):
         defaults, length = self.deployment.engine.defaults, float(max_model_len)
         budget, block = float(defaults.tier(self.deployment.hardware).token_budget), defaults.block_size
         ratios = [
-            max(self.pool(stage), 0.0)
+            self._in_blocks(stage)
             / max(float(stage.reserved(length, budget, block) + self._drafted(length, block)), 1e-9)
             for stage in self.stages
         ]
         return min(ratios)
+
+    def _in_blocks(self, stage: StageMemory) -> float:
+        """Bytes of a stage's pool in whole blocks, where all its layers keep the same in one."""
+        pool, block = max(self.pool(stage), 0.0), self.deployment.engine.defaults.block_size
+        if len({cache.mask for cache, _ in stage.caches}) != 1 or stage.recurrent:
+            return pool
+        size = float(stage.held(float(block), block) + self._drafted(float(block), block))
+        return pool // size * size
 
     def longest_start(self, tokens: int) -> int:
         """The longest ``max_model_len`` up to ``tokens`` that the engine starts with: the cache holds its pages."""
@@ -452,6 +466,9 @@ class Footprint(DeviceMemory):
             found += side._context_terms(longest, name)
         endless = name_term(np.inf, "no limit of memory")
         tightest = min(found, key=lambda term: float(term.value), default=endless)
+        if self._page > 1 and tightest is not endless:
+            page = name_term(float(self._page), "tokens of a page", "", ("engine", "block_size"))
+            tightest = floor(tightest / page) * page
         term: Term = name_term(np.minimum(tightest, limit), "max_context", "tokens")
         return term
 

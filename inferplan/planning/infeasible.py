@@ -54,7 +54,8 @@ def infeasible(question: Question, searched: SearchResult, failed: list[Verified
     found, prices = _infeasible(question, searched, failed), question.prices
     if not prices.length:
         return found
-    sold = f"prices of {prices.length} are on file of {', '.join(prices.gpus)} alone"
+    length = prices.length.replace(" ", "-").removesuffix("s")
+    sold = f"{length} prices are on file only for {', '.join(prices.gpus)}"
     return InfeasibleError(found.what, because=f"{sold}; {found.because}", hint=f"--term reserved, or {found.hint}")
 
 

@@ -34,7 +34,8 @@ def owned_report(found: OwnedFits) -> Report:
     hidden = {"GPUs"} if any(option.bill for option in fitting) else {"GPUs", "per hour", "price of"}
     hidden |= set() if len({engines_of([option]) for option in fitting}) > 1 else {"engine"}
     hidden |= set() if any(option.tpot for option in fitting) else {"TPOT"}
-    title = f"{spec.name} on {found.have}: what they hold together, for {asked.held:,} x {found.context:,} tokens"
+    held = "what it holds" if found.count == 1 else "what they hold together"
+    title = f"{spec.name} on {found.have}: {held}, for {asked.held:,} x {found.context:,} tokens"
     report = Report(
         record={
             "model": spec.name,
@@ -76,15 +77,16 @@ def _times(found: OwnedFits) -> list[str]:
     load = requests_in_words(found.asked.held, found.context)
     bases = dict.fromkeys(option.basis for option in found.fitting if option.basis)
     other = "for another: --engine NAME"
-    engines = [f"engine: of {' and '.join(found.engines)} {RULE}; {other}"] if len(found.engines) > 1 else []
+    engines = [f"engine: of {' and '.join(found.engines)}, {RULE}; {other}"] if len(found.engines) > 1 else []
     if not engines and not found.asked.engine:
         engines = engine_notes(found.fitting) or [f"engine: {found.engines[0]}, the usual one there; {other}"]
     if not bases:
         return engines
     constants = f"{' and '.join(bases)} constants; their error: inferplan estimate"
     deployments = [option.fitting.deployment for option in found.fitting if option.fitting]
-    priced = dict.fromkeys(one.hardware.bridge_line(one.parallel.ranks) for one in deployments)
-    return [*engines, f"TPOT: predicted for a step of {load} ({constants})", *filter(None, priced)]
+    links = dict.fromkeys(one.hardware.bridge_line(one.parallel.ranks) for one in deployments)
+    priced = [f"{line} (an option of inferplan estimate)" for line in links if line]
+    return [*engines, f"TPOT: predicted for a step of {load} ({constants})", *priced]
 
 
 def _logged(fitting: Sequence[FitOption]) -> list[str]:

@@ -50,6 +50,7 @@ from inferplan.units import format_time
 _RIGHT = frozenset({"value", "GPUs", "cost", "TTFT", "TPOT", "candidates", "tokens/s/GPU", "tokens/s/user", "load"})
 _RIGHT |= {"latency", "requests/s/GPU"}
 _TERMS = "the same replicas on other terms, each at its cheapest seller; whole instances are paid for"
+_YEARS = {"1-year": "1 year", "3-year": "3 years"}
 BOTTLENECKS = {
     "ttft": "the limit on TTFT",
     "tpot": "the limit on TPOT",
@@ -134,7 +135,20 @@ def _confidence(plan: Plan) -> str:
 def terms_tables(plan: Plan) -> list[Table]:
     """What is bought on each of the terms that it is sold on; nothing where those of the plan are the only ones."""
     sold = terms_of(plan)
-    return [side_by_side(_TERMS, sold)] if len(sold) > 1 else []
+    return [side_by_side(_TERMS + _beside_terms(plan, sold), sold)] if len(sold) > 1 else []
+
+
+def _beside_terms(plan: Plan, sold: list[list[Figure]]) -> str:
+    """What a table of terms does not compare: plans of their own, and lengths without a price."""
+    prices = plan.question.prices
+    if prices.term == "on-demand":
+        return ""
+    text = f"; without --term the best plan may need fewer than these {plan.option.devices} GPUs"
+    terms = {str(figure.value) for row in sold for figure in row if figure.key == "term"}
+    lacking = [each for each, sold_as in _YEARS.items() if f"reserved, {sold_as}" not in terms]
+    if prices.term == "reserved" and lacking:
+        text += f"; no {' or '.join(lacking)} price {'in the lists asked' if prices.named else 'on file'}"
+    return text
 
 
 def _adapters(plan: Plan) -> list[list[str]]:
@@ -209,12 +223,13 @@ def power_rows(plan: Plan) -> list[list[str]]:
 def confidence_table(plan: Plan) -> Table:
     """The least cost at each confidence, with bars."""
     most = max((step.cost for step in plan.curve if step.option is not None), default=0.0)
+    several = len({quants(step.option) for step in plan.curve if step.option is not None}) > 1
     rows = [
         [
             text("confidence", _from_to([f"{one.confidence:g}" for one in alike])),
             text("cost", _cost_of_step(step)),
             text("", bar(step.cost / most, 12) if step.option is not None and most else "", left=True),
-            text("step times", _from_to([_slowness(one) for one in alike]), left=True),
+            text("step times", _from_to([_slowness(one) for one in alike]) + _of_format(step, several), left=True),
             text("GPUs", "no option meets the limits" if step.option is None else devices(step.option), left=True),
             text("replicas", "" if step.option is None else shape(step.option), left=True),
             text("format", "" if step.option is None else quants(step.option), left=True),
@@ -228,6 +243,11 @@ def confidence_table(plan: Plan) -> Table:
 def _from_to(texts: list[str]) -> str:
     """The first and the last, where they differ: ``"0.5 to 0.8"``."""
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
+
+
+def _of_format(step: Step, several: bool) -> str:
+    """The format whose error a factor is, where a table has several: a narrower band is not less caution."""
+    return "" if step.option is None or not several else f" of {quants(step.option)}"
 
 
 def _cost_of_step(step: Step) -> str:

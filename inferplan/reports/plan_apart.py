@@ -32,7 +32,7 @@ def apart_line(plan: Plan) -> str:
     if found is None:
         bound = f"at least {money(least)} in closed form, not simulated"
         if (least.cost or 0.0) >= (plan.option.cost or 0.0):
-            return f"{what} cost no less: {bound}{together}"
+            return f"{what} would not cost less: {bound}{together}"
         return f"{what}: no simulated layout that costs less keeps the limits ({bound}){together}"
     option, slo = found.option, plan.question.slo
     held = ", ".join(

@@ -583,7 +583,7 @@ def search_line(plan: Plan) -> str:
     result = plan.best.result
     if result is not None and result.converged is False:
         count = result.counts["arrived"]
-        text += f"; the quoted percentiles come from {count:,} requests and are known to no better than 3 %"
+        text += f"; the quoted percentiles come from {count:,} requests and are known within 3 % at best"
     if plan.unseen:
         text += f"; {plan.unseen:,} structures that might be cheaper were not simulated (fewer --gpu or --quant)"
     return text

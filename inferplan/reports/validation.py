@@ -218,7 +218,9 @@ def _ratio_notes(scored: Sequence[Scored]) -> list[str]:
 def prediction_notes(scored: Sequence[Scored]) -> list[str]:
     """What was taken instead of what rows say, the most frequent first."""
     told = Counter(note for one in scored if one.prediction for note in one.prediction.notes)
-    return [f"note: {count} x {note}" for note, count in told.most_common(SHOWN_LIMIT)]
+    return [
+        f"note on {count:,} row{'' if count == 1 else 's'}: {note}" for note, count in told.most_common(SHOWN_LIMIT)
+    ]
 
 
 def above_notes(scored: Sequence[Scored]) -> list[str]:

@@ -102,8 +102,8 @@ class StartAsked:
 
 
 def weights_of(deployment: Deployment) -> float:
-    """Bytes that all devices of one replica read when it starts: each its own part of the weights, of a checkpoint in
-    32 bits twice the 16 that the engine keeps."""
+    """Bytes that all devices of one replica and its host read when it starts: each its own part of the weights, of a
+    checkpoint in 32 bits twice the 16 that the engine keeps."""
     return float(np.max(read_at_start(deployment, plain)))
 
 
@@ -114,7 +114,9 @@ def read_at_start(deployment: Deployment, name: Naming) -> Num:
     kept = sum(stage.weights for stage in footprint.stages)
     place: Place = ("number", "memory.weights") if parallel.pp == 1 else ()
     ranks = name(float(parallel.ranks / parallel.pp), "devices of a stage")
+    there = footprint.streamed + (0.0 if footprint.host is None else footprint.host.weights)
     found = name(kept, "weights of a device" if parallel.pp == 1 else "weights of a device of each stage", "B", place)
     if narrows(deployment) and precision.weights == precision.base:
-        found = name(2.0, "fp32 over 16 bits") * found
-    return found * ranks
+        found, there = name(2.0, "fp32 over 16 bits") * found, 2.0 * there
+    found = found * ranks
+    return found + name(there, "weights on the host", "B") if there else found

@@ -442,7 +442,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
     concurrency = whole_number(facts, "concurrency", 1)
     requests = whole_number(facts, "requests", 1)
     assumed = concurrency is not None and requests is None
-    steady = ("requests not stated: steady state, without the first burst",) if assumed else ()
+    steady = ("number of requests not stated: steady state, without the first burst",) if assumed else ()
     release, dated = release_of(_needed(facts, "engine").lower(), facts)
     run = Run(
         model=_needed(facts, "model"),

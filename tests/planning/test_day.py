@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning import day_work
@@ -159,6 +160,17 @@ def test_a_cold_start_is_the_weights_and_the_rest() -> None:
         "cold start: a new replica reads 16.06 GB of weights; seconds take the rate of your storage: inferplan day "
         "--storage-bandwidth with --engine-start (docs/day.md#cold-start)"
     )
+
+
+def test_a_cold_start_reads_what_lies_on_the_host() -> None:
+    """The checkpoint of gpt-oss-120b is 65.25 GB wherever its experts lie; Llama-3.1-70B has 70.55e9 parameters."""
+    host = {"host": "epyc-9654", "host_memory": "384GB"}
+    experts = OffloadAsked(cpu_moe_layers=36, **host)
+    found = assemble(Request(model="gpt-oss-120b", gpu="rtx-4090", engine="llama.cpp", offload=experts))
+    assert weights_of(found) == pytest.approx(65.25e9, rel=1e-3)
+    streamed = OffloadAsked(cpu_offload_gb=60.0, **host)
+    lent = assemble(Request(model="llama-3.1-70b", gpu="gh200-96gb", ideal=True, offload=streamed))
+    assert weights_of(lent) == pytest.approx(2 * 70.554e9, rel=1e-3)
 
 
 def test_capacity_is_the_largest_rate_within_the_limits() -> None:

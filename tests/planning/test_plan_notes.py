@@ -412,7 +412,7 @@ def test_what_was_tried() -> None:
     )
     rough = verified(result=SimpleNamespace(converged=False, counts={"arrived": 12000}))
     assert said(plan(searched=grids, best=rough)).endswith(
-        "; the quoted percentiles come from 12,000 requests and are known to no better than 3 %"
+        "; the quoted percentiles come from 12,000 requests and are known within 3 % at best"
     )
     for converged in (True, None):
         fine = verified(result=SimpleNamespace(converged=converged, counts={"arrived": 12000}))
@@ -764,7 +764,7 @@ def test_what_separate_pools_would_cost() -> None:
     assert said(plan(option(pools=(1, 1)), searched=tried)) == ""
     assert said(plan(searched=tried)) == f"{what}: no tried option keeps the limits"
     least = option(cost=9.0, pools=(2, 1))
-    dear = f"{what} cost no less: at least 9.00 USD/h in closed form, not simulated"
+    dear = f"{what} would not cost less: at least 9.00 USD/h in closed form, not simulated"
     assert said(plan(searched=tried, apart_at_least=least)) == dear
     one = {"best": verified(option(cost=4.0)), "searched": tried, "confidence": 0.5}
     assert said(plan(option(cost=4.0), **one, apart_at_least=least)) == f"{dear}; one pool: 4.00 USD/h"

@@ -17,6 +17,7 @@ pytest.importorskip("jinja2")
 import inferplan
 from inferplan.cli import cli
 from inferplan.planning.plan import Plan
+from inferplan.reports import plan as reports
 from inferplan.reports import plan_pictures
 from inferplan.reports.glossary import WORDS, glossary
 from inferplan.reports.plan_figures import other_format
@@ -144,3 +145,32 @@ def test_the_first_screen_names_a_format_that_was_chosen(tmp_path: Path) -> None
     for quant, said in (("fp8", True), ("native", False)):
         html, _ = planned(tmp_path, "llama-3.1-8b", *LOAD, *SMALL, "--quant", quant)
         assert (checked in part(html, "risk")) == said
+
+
+def test_terms_beside_a_reservation_say_what_they_do_not_compare(tmp_path: Path) -> None:
+    """Lists sell an H100 for 3 years, none for 1; the other rows are of the GPUs that the reserved plan has."""
+    asked = ["plan", "llama-3.1-8b", *LOAD, "--gpu", "h100-sxm", "--most", "8", "--aggregated"]
+    reserved = CliRunner().invoke(cli, [*asked, "--term", "reserved-3y"]).output
+    title = "; without --term the best plan may need fewer than these 8 GPUs; no 1-year price on file\n"
+    assert title in reserved
+    assert "without --term the best" not in CliRunner().invoke(cli, asked).output
+
+
+def test_a_factor_of_step_times_names_its_format_where_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x 1.19 of fp8 at 0.8 and x 1.14 of bf16 at 0.9: the band of bf16 is narrower, not the caution less."""
+    named = {"quants": "quant", "money": "cost", "devices": "gpus", "shape": "replicas"}
+    for function, attribute in named.items():
+        monkeypatch.setattr(reports, function, lambda option, attribute=attribute: str(getattr(option, attribute)))
+    monkeypatch.setattr(reports, "alike_steps", lambda plan: [[step] for step in plan.curve])
+    monkeypatch.setattr(reports, "_at", lambda plan: "p95")
+
+    def step(confidence: float, slow: float, quant: str) -> Any:
+        option = SimpleNamespace(slow=SimpleNamespace(step=slow), quant=quant, cost=1, gpus="", replicas="")
+        return SimpleNamespace(confidence=confidence, cost=1.0, exact=True, option=option)
+
+    def times(*curve: Any) -> list[str]:
+        table = reports.confidence_table(SimpleNamespace(curve=list(curve)))
+        return [row[table.columns.index("step times")] for row in table.rows]
+
+    assert times(step(0.8, 1.19, "fp8"), step(0.9, 1.14, "bf16")) == ["x 1.19 of fp8", "x 1.14 of bf16"]
+    assert times(step(0.8, 1.09, "fp8"), step(0.9, 1.14, "fp8")) == ["x 1.09", "x 1.14"]

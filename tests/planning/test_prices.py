@@ -416,7 +416,7 @@ def test_reservations_of_years_that_are_not_on_file_are_said() -> None:
     """The lists of 2026-11: providers reserve a B200 for 182 days at most, and an H100 for three years; a survey has
     three years of both; nobody has years of an A10."""
     years = (
-        "no price of 1 or 3 years of a provider is on file for b200-hgx; survey rental-3-year has 3 years: --prices "
+        "no 1-year or 3-year price from a provider is on file for b200-hgx; survey rental-3-year has 3 years: --prices "
     )
     book = price_book(term="reserved")
     assert book.without_years(["b200-hgx", "h100-sxm", "a10g"]) == [f"{years}rental-3-year"]
@@ -424,7 +424,7 @@ def test_reservations_of_years_that_are_not_on_file_are_said() -> None:
     assert not any("years" in line for line in price_book().remarks(["b200-hgx"]))
     assert price_book(["rental-3-year"], term="reserved").without_years(["b200-hgx"]) == []
     named = price_book(["gcp"], term="reserved").without_years(["b200-hgx"])
-    assert named == [years.replace("of a provider is on file", "in the lists asked") + "rental-3-year"]
+    assert named == [years.replace("from a provider is on file", "in the lists asked") + "rental-3-year"]
     assert price_book(stated=["b200-hgx=4"], term="reserved").without_years(["b200-hgx"]) == []
 
 

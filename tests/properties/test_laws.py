@@ -511,4 +511,5 @@ def check_limits(deployment: Deployment, point: dict[str, float], room: float) -
     if 1 <= longest < np.inf:
         assert at(footprint, context=float(longest)).fits
     if longest < np.inf:
-        assert not at(footprint, context=float(longest + 1)).fits
+        page = footprint.deployment.engine.defaults.block_size
+        assert not at(footprint, context=float(longest + page)).fits

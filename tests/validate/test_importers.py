@@ -355,7 +355,7 @@ def test_every_column_is_a_field_of_the_run() -> None:
     assert interpret({**LEAST, "rate_per_s": "", "batch": "4"})[0].batch == 4
     assert interpret({**LEAST, "decode_batch_per_rank": "6"})[0].slots == 6
     steady = interpret({**LEAST, "rate_per_s": "", "concurrency": "1"})[1]
-    assert steady == ("requests not stated: steady state, without the first burst",)
+    assert steady == ("number of requests not stated: steady state, without the first burst",)
 
 
 @for_each(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal, NamedTuple
 
 from inferplan.catalog.assemble import Request, assemble
@@ -163,7 +164,10 @@ def _smallest(deployment: Deployment) -> Footprint:
 
 def _longest(deployment: Deployment, speculation: Speculation) -> float:
     """Tokens of the longest request that fits, beside a draft model if there is one."""
-    longest = _smallest(deployment).max_context()
+    footprint = _smallest(deployment)
+    longest = footprint.max_context()
+    if deployment.engine.logs_cache and 1 <= longest < inf:
+        longest = footprint.longest_start(int(longest))
     if speculation.draft is None:
         return longest
     flags = Flags()

@@ -28,6 +28,7 @@ from inferplan.work.formats import FORMATS, Format
 _FLAGS = {
     "memory_fraction": "--gpu-memory-utilization",
     "token_budget": "--max-num-batched-tokens",
+    "block_size": "--block-size",
     "max_sequences": "--max-num-seqs",
 }
 """Fields of an engine and the options that replace them."""
