@@ -419,7 +419,7 @@ class Fits(Shown):
     """Tokens of a request."""
     options: Sequence[FitOption]
     term: str
-    """On which terms prices are."""
+    """On which terms prices are, as it was asked for."""
 
     @property
     def fitting(self) -> list[FitOption]:
@@ -500,7 +500,7 @@ def fit_everywhere(
             hint=f"a larger --{'memory' if asked.memory else f'most than {asked.most}'}, less --in-flight, "
             "a narrower --quant, or a shorter --context",
         )
-    return Fits(model=spec, asked=asked, context=tokens, options=options, term=prices.term)
+    return Fits(model=spec, asked=asked, context=tokens, options=options, term=prices.asked)
 
 
 def _other_formats(request: Request, model: ModelSpec, tokens: int, asked: FitAsked) -> dict[str, int]:
