@@ -266,3 +266,16 @@ def test_a_command_that_is_not_whole_shows_one_that_runs(
         assert (code, helped) == (2, f"inferplan {words[0]} --help"), said
         assert example.split()[:2] == ["inferplan", words[0]]
         assert run(tuple(example.split()[1:]), capsys, monkeypatch)[0] == 0, example
+
+
+def test_another_term_is_named_where_the_term_is_what_lacks(run: Run) -> None:
+    """rental-3-year and AWS sell an H100 for three years, and nobody an H200 for one: configs/prices."""
+    load = ("--rate", "1", "--prompt", "1000", "--output", "100", "--ttft", "5ms", "--quant", "native", "--most", "1")
+    slow = run("plan", "llama-3.1-8b", "--gpu", "h100-sxm", "--term", "reserved-3y", *load)
+    assert slow.code == 3 and "hint: relax to --ttft " in slow.err and "reserved" not in slow.err
+    unsold = run("plan", "llama-3.1-8b", "--gpu", "h200-sxm", "--term", "reserved-1y", *load)
+    assert unsold.code == 3 and "hint: --term reserved, or " in unsold.err
+
+
+def test_fit_names_the_term_as_it_was_typed(run: Run) -> None:
+    assert "the cheapest reserved-3y bill" in run("fit", "llama-3.1-8b", "--term", "reserved-3y", "--quant", "fp8").out
