@@ -574,7 +574,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
         found = fewest_devices(request, tokens, users, asked.most)
         if isinstance(found, str):
             footprint_at(
-                assembled(request, roles=False), tokens
+                assembled(request, roles=False, held=(float(users), float(tokens))), tokens
             ).max_batch()  # what one device lacks has a hint of its own
             joined = max((link.domain or asked.most + 1 for link in hardware.links), default=1)
             more = ["a larger --most"] if asked.most < joined else []

@@ -36,6 +36,8 @@ def test_every_command_of_the_hint_holds_the_load(
     lines = _lines(said.err)
     assert said.code == 3 and len(lines) >= 2 and "GPUs that hold it" in lines
     for what, line in lines.items():
+        if what == "every model that runs there" and requests != 2:
+            continue  # once is enough: it takes seconds
         found = run(*line.split()[1:], "--format", "json")
         assert found.code == 0, (line, found.err)
         fits = [one for one in found.json.get("options", found.json.get("models", [found.json])) if one["fits"]]
