@@ -329,6 +329,18 @@ def question_record(question: Any) -> dict[str, Any]:
     return found
 
 
+def words_given(question: Any) -> dict[str, Any]:
+    """What the options of a question and of its parts say beside their defaults, by their keys."""
+    found: dict[str, Any] = {}
+    for name, (one, default) in asked_fields(type(question)).items():
+        value = getattr(question, name)
+        if isinstance(one, Part):
+            found |= words_given(value)
+        elif value != default:
+            found[one.key] = value
+    return found
+
+
 def require_limits(question: Any) -> None:
     """Raise ``UsageError`` for a field of a question that is not of its kind's limits; ``None`` is none of them."""
     for name, one in option_fields(type(question)).items():

@@ -66,8 +66,21 @@ def test_a_refusal_names_the_model_that_has_the_context(run: Run, command: str) 
     assert beyond.code in (2, 3) and "yarn" not in beyond.err
 
 
+@for_each(("prompt", "named"), [("100000", True), ("130000", True), ("131000", False), ("200000", False)])
+def test_a_plan_is_sent_only_where_its_requests_fit(run: Run, prompt: str, named: bool) -> None:  # noqa: F811
+    """The card has 131,072 tokens, of which the answer takes 100."""
+    load = ("--rate", "1", "--prompt", prompt, "--output", "100", "--ttft", "100s", "--quant", "native", "--most", "1")
+    said = run("plan", "qwen3-8b", "--gpu", "h100-sxm", *load)
+    assert said.code == 3 and ("qwen3-8b-yarn" in said.err) == named
+    assert "a shorter --prompt or --output" in said.err and "lognormal" not in said.err
+
+
 def test_a_screen_says_what_the_context_rests_on(run: Run) -> None:  # noqa: F811
-    assert "131,072 tokens (4 x 32,768), as its model card" in run("fit", "qwen3-8b-yarn", "--gpu", "l40s").out
+    """Table 1 of arXiv 2505.09388 has 128K for Qwen3-8B; every source is said within one sentence."""
+    card = "as its model card (128K in tables 1 and 2 of the technical report, arXiv 2505.09388) has it; "
+    assert f"131,072 tokens (4 x 32,768), {card}" in run("fit", "qwen3-8b-yarn", "--gpu", "l40s").out
+    sources = [yarn.source for name in EXTENDED if (yarn := load_model(name).yarn) is not None]
+    assert all(source.startswith("its model card (") and source.endswith(")") for source in sources)
     assert "131,072 by YaRN" in run("show", "qwen3-8b").out
 
 

@@ -34,7 +34,7 @@ from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import sides_error
-from inferplan.fields import Quantity, Text, Whole, ask, part
+from inferplan.fields import Quantity, Text, Whole, ask, part, words_given
 from inferplan.models.spec import ModelSpec, longer_than
 from inferplan.shown import Shown
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
@@ -344,19 +344,16 @@ class FitAsked:
         return "".join(f"keeps too little for --quality {self.quality:g} ({said})" for said in low.values())
 
     def line(self, model: str, on: str, **changed: Any) -> str:
-        """A command that asks the same ``on`` other GPUs, with other words; ``None`` leaves one out."""
-        words: dict[str, Any] = {
-            "quality": self.quality,
-            "engine": self.engine or None,
-            "quant": self.quant,
-            "context": self.context,
-            "in_flight": self.held if self.held > 1 else None,
-            "memory": self.memory,
-        }
-        said = {name: value for name, value in (words | changed).items() if value is not None}
+        """A command that asks the same ``on`` other GPUs, with other words; ``None`` leaves one out.
+
+        Users and their times are said as requests in flight. A number of GPUs takes no ``--most``, and no host memory.
+        """
+        own = {"engine": self.engine or None} | words_given(replace(self, offload=OffloadAsked()))
+        own |= {"in_flight": self.held if self.held > 1 else None, "think_time": None, "answer_time": None}
         told = [
-            f"--{name.replace('_', '-')} {f'{value:g}' if isinstance(value, float) else value}"
-            for name, value in said.items()
+            f"--{name.replace('_', '-')} {_typed(value)}"
+            for name, value in (own | ({"most": None} if on else {}) | changed).items()
+            if value is not None
         ]
         return " ".join(filter(None, ["inferplan fit", model, on, *told]))
 
@@ -365,6 +362,13 @@ class FitAsked:
         own = {name: getattr(self, name) for name in ("quant", "memory", "lora", "offload")}
         engine = engine or self.engine or usual_engine(model, gpu)
         return Request(model=model, gpu=gpu, engine=engine, ideal=True, **own)
+
+
+def _typed(value: Any) -> str:
+    """A value as it is typed."""
+    return (
+        f"{value:g}" if isinstance(value, float) else quote(",".join(value) if isinstance(value, tuple) else f"{value}")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -419,7 +423,7 @@ class Fits(Shown):
     """Tokens of a request."""
     options: Sequence[FitOption]
     term: str
-    """On which terms prices are."""
+    """On which terms prices are, as it was asked for."""
 
     @property
     def fitting(self) -> list[FitOption]:
@@ -500,7 +504,21 @@ def fit_everywhere(
             hint=f"a larger --{'memory' if asked.memory else f'most than {asked.most}'}, less --in-flight, "
             "a narrower --quant, or a shorter --context",
         )
-    return Fits(model=spec, asked=asked, context=tokens, options=options, term=prices.term)
+    return Fits(model=spec, asked=asked, context=tokens, options=options, term=prices.asked)
+
+
+def gpus_that_hold(model: str, asked: FitAsked, prices: PriceBook) -> Iterator[str]:
+    """The command that lists the GPUs that hold the load, divided as asked or otherwise; none where none on file does.
+
+    A memory was that of each of the GPUs that were asked about.
+    """
+    spec = load_model(model)
+    for tp in dict.fromkeys((asked.tp, None)):
+        own = replace(asked, tp=tp, memory=None, offload=OffloadAsked())
+        tried = candidates(spec, model, own)
+        if any(one.fitting for one in everywhere(tried, own, asked_context(spec, asked.context), prices)):
+            yield f"GPUs that hold it: {own.line(model, '')}"
+            return
 
 
 def _other_formats(request: Request, model: ModelSpec, tokens: int, asked: FitAsked) -> dict[str, int]:
@@ -534,14 +552,13 @@ def _longest_on(request: Request, tokens: int, asked: FitAsked) -> int:
 
 
 def _would_fit(request: Request, model: ModelSpec, tokens: int, asked: FitAsked) -> Iterator[str]:
-    """What would fit on such devices: a format, or a shorter context, each tried; and what says what fits where."""
+    """What would fit on such devices: a format, or a shorter context, each tried; and what says what one holds."""
     if held := _other_formats(request, model, tokens, asked):
         yield f"--quant {' or '.join(held)}"
     elif longest := _longest_on(request, tokens, asked):
         yield f"--context {longest}"
     one = asked.line(request.model, f"--have {quote(f'1x-{request.gpu}')}", quant=None)
     yield f"what one holds: {one}"
-    yield f"GPUs that hold it: inferplan fit {request.model}"
 
 
 def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
@@ -557,14 +574,16 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
         found = fewest_devices(request, tokens, users, asked.most)
         if isinstance(found, str):
             footprint_at(
-                assembled(request, roles=False), tokens
+                assembled(request, roles=False, held=(float(users), float(tokens))), tokens
             ).max_batch()  # what one device lacks has a hint of its own
             joined = max((link.domain or asked.most + 1 for link in hardware.links), default=1)
             more = ["a larger --most"] if asked.most < joined else []
             raise InfeasibleError(
                 f"{spec.name} with {requests_in_words(users, tokens)} does not fit on {hardware.name}",
                 because=found,
-                hint="; ".join([*more, *_would_fit(request, spec, tokens, asked)]),
+                hint="; ".join(
+                    [*more, *_would_fit(request, spec, tokens, asked), *gpus_that_hold(model, asked, prices)]
+                ),
             )
         deployment = found.deployment
         if (own := deployment.parallel.devices) > 1:
@@ -589,6 +608,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
             because=weights_short(footprint)
             or f"the cache has {format_bytes(footprint.kv_pool)}: it {held_in_words(footprint, users, tokens)}",
             hint=", or ".join(_beside(request, spec, tokens, asked, longest))
-            or f"GPUs that hold it: inferplan fit {request.model}",
+            or ", or ".join(gpus_that_hold(model, asked, prices))
+            or "less --in-flight, or a shorter --context",
         )
     return fitting

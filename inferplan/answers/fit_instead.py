@@ -9,12 +9,12 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 from inferplan.answers.division import Asked, best_division, options_on, tpot_of
-from inferplan.answers.fit import FitAsked, FitOption, fit_on, footprint_at
+from inferplan.answers.fit import FitAsked, FitOption, fit_on, footprint_at, gpus_that_hold
 from inferplan.catalog.assemble import assemble, load_engine, native_precision
 from inferplan.catalog.counted import Counted
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.offload import EXAMPLE_HOST, OffloadAsked
-from inferplan.catalog.quality import share_kept
+from inferplan.catalog.quality import left_out, share_kept
 from inferplan.errors import InfeasibleError, InferplanError
 from inferplan.estimate.run import most_layers
 from inferplan.models.gguf_formats import is_file_type, narrow_types
@@ -70,9 +70,10 @@ def instead(asked: Question, refused: Sequence[FitOption]) -> str:
         *_smaller(asked),
         *([] if wider else _narrower(asked)),
     ]
-    found.append(("every model that runs there", asked.line(model="", quant=None, engine=None)))
-    found.append(("GPUs that hold it", f"inferplan fit {asked.model}"))
-    return "\n".join(["what runs:", *(f"  {what}: {line}" for what, line in found)])
+    if not asked.load[1].lora.any:
+        found.append(("every model that runs there", asked.line(model="", quant=None, engine=None)))
+    lines = [*(f"{what}: {line}" for what, line in found), *gpus_that_hold(asked.model, *asked.load[1:])]
+    return "\n  ".join(["what runs:", *lines])
 
 
 Lines = Iterator[tuple[str, str]]
@@ -84,7 +85,9 @@ def _formats(asked: Question) -> Lines:
     if asked.load[1].quant is not None or asked.load[1].quality is not None:
         for one in asked.options(quant=None, quality=None):
             said = share_kept(asked.spec, one.quant)[1]
-            yield f"in {one.quant} (quality: {said})", asked.line(quant=one.quant, quality=None)
+            low = left_out(asked.spec, [one.quant], asked.load[1].quality)
+            line = asked.line(quant=one.quant, quality=None if low else asked.load[1].quality)
+            yield f"in {one.quant} (quality: {said})", line
     elif asked.load[1].engine != _LLAMA and asked.load[1].tp is None and not asked.load[1].lora.any:
         for one in asked.options(engine=_LLAMA)[:1]:
             yield f"{_LLAMA} in {one.quant}", asked.line(engine=_LLAMA)
@@ -103,7 +106,7 @@ def _less(asked: Question, refused: Sequence[FitOption]) -> Lines:
 
 
 def _on_the_host(asked: Question) -> Lines:
-    """Layers, or the experts of all of them, computed by a host: one GPU alone."""
+    """Layers, or the experts of all of them, computed by a host: one GPU alone, of the quality asked for."""
     tokens, own, prices = asked.load
     (gpu, *others), spec = asked.meant, asked.spec
     if others or (gpu.number or 1) != 1 or own.lora.any or own.engine not in ("", _LLAMA):
@@ -111,7 +114,7 @@ def _on_the_host(asked: Question) -> Lines:
     native = native_precision(spec)
     file = None if spec.native.packed or min(native.weights.bits, native.experts.bits) < 8 else _FILE
     quant = own.quant if is_file_type(own.quant or "") else file
-    question = replace(own, engine=_LLAMA, quant=quant, context=tokens, quality=None, tp=None)
+    question = replace(own, engine=_LLAMA, quant=quant, context=tokens)
     for size in _HOST_MEMORY:
         try:
             question = replace(question, offload=_placed(asked, question, gpu.gpu, size))
@@ -127,8 +130,9 @@ def _on_the_host(asked: Question) -> Lines:
     on = f"--cpu-moe-layers {layers}" if placed.cpu_moe_layers else f"--gpu-layers {placed.gpu_layers}"
     what = "all experts" if placed.cpu_moe_layers else f"{layers + 1 - (placed.gpu_layers or 0)} of {layers} layers"
     more = f"{on} --host {placed.host} --host-memory {placed.host_memory}"
-    line = asked.line(more, on=f"--gpu {gpu.gpu}", engine=_LLAMA, quant=quant, quality=None)
-    yield f"{what} on the host (name yours{slow})", line
+    kept = f", in {quant} (quality: {share_kept(spec, quant)[1]})" if quant else ""
+    line = asked.line(more, on=f"--gpu {gpu.gpu}", engine=_LLAMA, quant=quant)
+    yield f"{what} on the host (name yours{slow}){kept}", line
 
 
 def _placed(asked: Question, question: FitAsked, gpu: str, size: str) -> OffloadAsked:

@@ -502,25 +502,27 @@ def assemble(
     return with_host_memory(request, deployment, model_loader, hardware_loader)
 
 
-def assembled(request: Request, roles: bool = True) -> Deployment:
+def assembled(request: Request, roles: bool = True, held: tuple[float, float] = (1.0, 1.0)) -> Deployment:
     """As :func:`assemble_with_request`; where the device lacks the arithmetic, what is said to do instead was tried and
     fits.
 
-    roles: whether the command has options for the formats of single roles.
+    roles: whether the command has options for the formats of single roles. held: the load that has to fit, requests
+    and tokens of each; where it is not known, one of one token.
     """
     try:
         return assemble_with_request(request)
     except MissingFactError as error:
-        found = dict(_formats_that_run(request, roles))
+        found = dict(_formats_that_run(request, roles, held))
         if not found:
             raise
         fitting = ", or ".join(said for said, fits in found.items() if fits)
-        hint = fitting or f"no format that runs there fits; GPUs that hold it: inferplan fit {request.model}"
+        load = "" if held == (1.0, 1.0) else f" --context {held[1]:.0f} --in-flight {held[0]:.0f}"
+        hint = fitting or f"no format that runs there fits; GPUs that hold it: inferplan fit {request.model}{load}"
         raise MissingFactError(error.what, error.because, hint) from None
 
 
-def _formats_that_run(request: Request, roles: bool) -> Iterator[tuple[str, bool]]:
-    """Options with which the same deployment runs, wide activations and other formats, and whether a request fits."""
+def _formats_that_run(request: Request, roles: bool, held: tuple[float, float]) -> Iterator[tuple[str, bool]]:
+    """Options with which the same deployment runs, wide activations and other formats, and whether the load fits."""
     model, hardware, engine = load_model(request.model), load_hardware(request.gpu), load_engine(request.engine)
     named = [name for name in default_quants(model, hardware, engine) if name not in (None, request.quant)]
     wide = next((name for name in WIDE if name in hardware.peak), "")
@@ -533,7 +535,7 @@ def _formats_that_run(request: Request, roles: bool) -> Iterator[tuple[str, bool
             deployment = assemble(one)
         except InferplanError:
             continue
-        yield said, Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0).fits
+        yield said, Footprint(deployment=deployment, batch=held[0], prompt=held[1], context=held[1]).fits
 
 
 def bridges(request: Request, gpus: Sequence[str]) -> dict[str, bool]:

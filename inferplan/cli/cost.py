@@ -35,7 +35,8 @@ def cost_command(request: Request, batch: OpenBatch, prices: PricesAsked, **valu
     Example: inferplan cost llama-3.1-8b --gpu h100-sxm --prompt 1024 --output 256 --price h100-sxm=2.49
     """
     asked = question_of(CostAsked, values)
-    found = cost_of_batch(assembled(request), batch.load, prices.book, asked, batch.batch is None)
+    held = float(batch.batch or 1), float(batch.load.prompt + batch.load.output)
+    found = cost_of_batch(assembled(request, held=held), batch.load, prices.book, asked, batch.batch is None)
     report = batch_cost_report(found)
     notes = [_BUDGET] if request.flags.token_budget is not None else []
     notes += [_BATCH.format(", ".join(bounds))] if batch.batch and (bounds := typed(_BOUNDS)) else []

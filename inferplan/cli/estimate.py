@@ -90,7 +90,7 @@ def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked 
 
         lengths = outputs_of(thoughts, Lengths(mean=float(load.output)))
         load = replace(load, output=load.output + lengths.mean_before, before=lengths.mean_before)
-    deployment = assembled(request)
+    deployment = assembled(request, held=(float(load.batch), float(load.prompt + load.output)))
     users, techniques = serving.pop("concurrency"), techniques_of(serving, request)
     asked = those(
         users=users is not None,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferplan.catalog.files import load_model
+from inferplan.catalog.files import load_hardware, load_model
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.support import DRAFTS, lacking, too_few
 from inferplan.models.spec import longer_than
@@ -52,7 +52,8 @@ _OPTIONS = {"e2el": "e2e", "answer_ttft": "answer-ttft", "session": "session-tim
 def infeasible(question: Question, searched: SearchResult, failed: list[Verified] | None = None) -> InfeasibleError:
     """The error that says so. failed: finalists that missed a limit in simulation, if the search got so far."""
     found, prices = _infeasible(question, searched, failed), question.prices
-    if not prices.length:
+    sold_all = all(prices.offers(load_hardware(gpu).name) for gpu in question.space.gpus)
+    if not prices.length or (sold_all and searched.grids):  # the term is not what is missing
         return found
     length = prices.length.replace(" ", "-").removesuffix("s")
     sold = f"{length} prices are on file only for {', '.join(prices.gpus)}"
@@ -203,7 +204,7 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
     factors = nearest.violations(slo)
     bounded = np.isfinite(max(factors.values(), default=np.inf))
     if nearest.refused and (not factors or (not bounded and nearest.verdict == "rejecting")):
-        return InfeasibleError(what, because=nearest.refused, hint=_shorter(question, nearest.refused))
+        return InfeasibleError(what, because=nearest.refused, hint=_shorter(question, nearest))
     if not factors:
         because = f"requests wait for admission longer than all other parts take under {_named(nearest)}"
         return InfeasibleError(what, because=because, hint="a lower --utilisation, or a larger --most")
@@ -232,8 +233,8 @@ def _lengths(nearest: Verified, question: Question) -> tuple[str, str]:
     return had, f"a longer trace: {many} ({how}), or --rate with --prompt and --output"
 
 
-def _shorter(question: Question, refused: str) -> str:
-    """What admits requests that are refused at any size. refused: why."""
+def _shorter(question: Question, nearest: Verified) -> str:
+    """What admits requests that are refused at any size."""
     demand = question.demand
     if demand.sessions is not None:
         shorter = "fewer turns or tokens in the file of --sessions"
@@ -241,14 +242,14 @@ def _shorter(question: Question, refused: str) -> str:
         shorter = "the most tokens of a draw in the file of --classes: lognormal:1500:1.2:16k"
     elif demand.trace is not None:
         shorter = "a trace without them"
+    elif demand.prompt.kind == demand.output.kind == "fixed":
+        shorter = "a shorter --prompt or --output"
     else:
         shorter = "the most tokens of a draw: --prompt lognormal:1500:1.2:16k"
-    return f"{shorter}; or " + (_longer(question) if "max_model_len" in refused else "a larger --most")
-
-
-def _longer(question: Question) -> str:
-    """Which model takes longer requests."""
-    return longer_than(load_model(question.space.base.model), 1)
+    if nearest.result is None or "max_model_len" not in nearest.refused:
+        return f"{shorter}; or a larger --most"
+    longest = int(np.max(np.add(nearest.result.records.prompt, nearest.result.records.output)))
+    return f"{shorter}; or {longer_than(load_model(question.space.base.model), longest)}"
 
 
 def _nothing_runs(what: str, question: Question, searched: SearchResult) -> InfeasibleError:

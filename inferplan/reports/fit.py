@@ -356,7 +356,7 @@ def device_lines(options: Iterable[FitOption]) -> list[str]:
 def _fewer_do_not(fitting: Fitting) -> list[str]:
     """That fewer GPUs hold no replica in this format, in which others they do, and what says what these hold."""
     count, gpu = fitting.deployment.parallel.devices, fitting.deployment.hardware.name
-    if fitting.asked is None or fitting.asked.tp is not None or count == 1:
+    if fitting.asked is None or fitting.asked.tp is not None or fitting.asked.offload.any or count == 1:
         return []
     narrower = ", ".join(f"in {quant} {held:,}" for quant, held in fitting.fewer.items())
     fewest = f"{count} is the fewest that hold it in this format" + (f" ({narrower})" if narrower else "")

@@ -266,3 +266,26 @@ def test_a_command_that_is_not_whole_shows_one_that_runs(
         assert (code, helped) == (2, f"inferplan {words[0]} --help"), said
         assert example.split()[:2] == ["inferplan", words[0]]
         assert run(tuple(example.split()[1:]), capsys, monkeypatch)[0] == 0, example
+
+
+def test_another_term_is_named_where_the_term_is_what_lacks(run: Run) -> None:
+    """rental-3-year and AWS sell an H100 for three years, and nobody an H200 for one: configs/prices."""
+    load = ("--rate", "1", "--prompt", "1000", "--output", "100", "--ttft", "5ms", "--quant", "native", "--most", "1")
+    slow = run("plan", "llama-3.1-8b", "--gpu", "h100-sxm", "--term", "reserved-3y", *load)
+    assert slow.code == 3 and "hint: relax to --ttft " in slow.err and "reserved" not in slow.err
+    unsold = run("plan", "llama-3.1-8b", "--gpu", "h200-sxm", "--term", "reserved-1y", *load)
+    assert unsold.code == 3 and "hint: --term reserved, or " in unsold.err
+
+
+def test_formats_are_named_that_hold_the_load(run: Run) -> None:
+    """A token has 131,072 bytes of cache (32 layers x 2 x 8 heads x 128 x 2 bytes): 200 requests of 1,100 have 28.8 GB,
+    which leave 5.5 GB of a V100 for 8.03 GB of 8-bit weights, or for 3.49 GB of 4 bits and 2.10 GB of tables."""
+    asked = ("estimate", "llama-3.1-8b", "--gpu", "v100-sxm2-32gb", "--quant", "fp8", "--output", "100", "--prompt")
+    assert "hint: --activations fp16, or --quant w4a16" in run(*asked, "1000", "--batch", "1").err
+    none = run(*asked, "1000", "--batch", "200").err
+    assert "no format that runs there fits; GPUs that hold it: " in none
+    assert "inferplan fit llama-3.1-8b --context 1100 --in-flight 200" in none
+
+
+def test_fit_names_the_term_as_it_was_typed(run: Run) -> None:
+    assert "the cheapest reserved-3y bill" in run("fit", "llama-3.1-8b", "--term", "reserved-3y", "--quant", "fp8").out
