@@ -45,11 +45,14 @@ def minimax(host: str, **more: Any) -> Request:
 
 
 def test_two_sockets_have_twice_the_channels_cores_and_peaks() -> None:
-    """Xeon Gold 6454S: 32 cores of 2.2 GHz with 1,024 FLOP a cycle in AMX, 8 channels of DDR5-4800."""
+    """Xeon Gold 6454S: 32 cores of 2.2 GHz with 1,024 FLOP a cycle in AMX, 8 channels of DDR5-4800, 270 W."""
     both = load_hardware("xeon-6454s").joined(2)
     assert (both.name, both.sockets, both.units) == ("2x-xeon-6454s", 2, 64)
     assert both.memory.bandwidth == pytest.approx(2 * 307.2e9)
     assert both.peak["bf16"] == pytest.approx(64 * 1024 * 2.2e9, rel=1e-3)
+    assert both.power == 540.0
+    cached = load_hardware("xeon-6454s").model_copy(update={"cache": 60e6})  # ark.intel.com: 60 MB
+    assert cached.joined(2).cache == 120e6
 
 
 @for_each("sockets", [1, 2])
@@ -116,7 +119,7 @@ def test_a_processor_without_avx512_reads_prompts_as_published() -> None:
 @for_each(
     ("made", "error", "words"),
     [
-        (lambda: deepseek("4x-xeon-6454s"), UsageError, "4x-xeon-6454s is not known"),
+        (lambda: deepseek("4x-xeon-6454s"), UsageError, "4 x xeon-6454s is known"),
         (lambda: deepseek("0x-xeon-6454s"), UsageError, "not a number"),
         (lambda: deepseek("2x-xeon-6454s", engine="llama.cpp"), UsageError, "llama.cpp .* is not known"),
         (lambda: deepseek("2x-xeon-6454s", engine="sglang"), UsageError, "computes no layers"),
