@@ -251,7 +251,7 @@ class HardwareSpec(Spec):
         return f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU"
 
     def joined(self, sockets: int) -> Self:
-        """A host of so many such processors, ``2x-NAME``: their memory channels, cores, caches, peaks and watts together.
+        """A host of so many such processors, ``2x-NAME``: memory channels, cores, caches, peaks and watts together.
 
         Raises ``UsageError`` for more than two, and for processors of which a board takes one.
         """
