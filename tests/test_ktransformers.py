@@ -10,7 +10,7 @@ import pytest
 from inferplan.answers.emit import command, launch
 from inferplan.answers.emit.sglang import METHODS
 from inferplan.answers.explain import Explainer
-from inferplan.catalog.assemble import Request, assemble, load_engine
+from inferplan.catalog.assemble import Request, assemble, load_engine, quant_meant
 from inferplan.catalog.files import config_root, load, load_hardware
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.devices.engine import EngineSpec
@@ -202,6 +202,12 @@ def test_what_does_not_fit_is_not_sent_to_files_that_it_does_not_read() -> None:
         require_memory(priced(of_experts("2x-xeon-8452y", gpu="rtx-4090")))
     assert error.value.hint == "a GPU or a host with more memory"
     require_memory(priced(of_experts("2x-xeon-8452y", gpu="rtx-5090")))
+
+
+def test_four_bits_of_experts_are_gguf_and_of_all_only_in_old_versions() -> None:
+    """doc/en/kt-kernel: --kt-method LLAMAFILE reads GGUF files of experts; --gguf_path of 0.2 those of the model."""
+    meant = [quant_meant("q4", "ktransformers", "rtx-5090", role) for role in ("experts", "quant")]
+    assert meant == ["q4_k", "w4a16"] and quant_meant("q4", "ktransformers@0.3", "rtx-5090") == "q4_k_m"
 
 
 @for_each(("gpu", "budget"), [("b200-sxm", 16384), ("h100-sxm", 8192), ("rtx-4090", 4096)])
