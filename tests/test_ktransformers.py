@@ -10,15 +10,15 @@ import pytest
 from inferplan.answers.emit import command, launch
 from inferplan.answers.emit.sglang import METHODS
 from inferplan.answers.explain import Explainer
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.assemble import Request, assemble, load_engine, quant_meant
 from inferplan.catalog.files import config_root, load, load_hardware
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.devices.engine import EngineSpec
-from inferplan.errors import InferplanError, MissingFactError, UsageError
+from inferplan.errors import InfeasibleError, InferplanError, MissingFactError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import by_place
-from inferplan.estimate.run import estimate_unchecked
+from inferplan.estimate.run import estimate_unchecked, require_memory
 from tests.cases import for_each
 
 DDR5 = 8 * 8 * 4.8e9
@@ -37,7 +37,13 @@ def priced(request: Request, prompt: float = 969.0, output: float = 300.0) -> Es
 
 
 def deepseek(host: str, **more: Any) -> Request:
-    return asked("deepseek-r1", host, 61, **{"quant": "q4_k_m"} | more)
+    """Of GGUF files of the whole model, as in 0.2.1."""
+    return asked("deepseek-r1", host, 61, **{"quant": "q4_k_m", "engine": "ktransformers@0.2.1"} | more)
+
+
+def of_experts(host: str, **more: Any) -> Request:
+    """Of GGUF files of the experts alone."""
+    return asked("deepseek-r1", host, 61, **{"roles": (("experts", "q4_k"),), "gpu": "rtx-pro-6000-ws"} | more)
 
 
 def minimax(host: str, **more: Any) -> Request:
@@ -45,11 +51,14 @@ def minimax(host: str, **more: Any) -> Request:
 
 
 def test_two_sockets_have_twice_the_channels_cores_and_peaks() -> None:
-    """Xeon Gold 6454S: 32 cores of 2.2 GHz with 1,024 FLOP a cycle in AMX, 8 channels of DDR5-4800."""
+    """Xeon Gold 6454S: 32 cores of 2.2 GHz with 1,024 FLOP a cycle in AMX, 8 channels of DDR5-4800, 270 W."""
     both = load_hardware("xeon-6454s").joined(2)
     assert (both.name, both.sockets, both.units) == ("2x-xeon-6454s", 2, 64)
     assert both.memory.bandwidth == pytest.approx(2 * 307.2e9)
     assert both.peak["bf16"] == pytest.approx(64 * 1024 * 2.2e9, rel=1e-3)
+    assert both.power == 540.0
+    cached = load_hardware("xeon-6454s").model_copy(update={"cache": 60e6})  # ark.intel.com: 60 MB
+    assert cached.joined(2).cache == 120e6
 
 
 @for_each("sockets", [1, 2])
@@ -116,17 +125,26 @@ def test_a_processor_without_avx512_reads_prompts_as_published() -> None:
 @for_each(
     ("made", "error", "words"),
     [
-        (lambda: deepseek("4x-xeon-6454s"), UsageError, "4x-xeon-6454s is not known"),
+        (lambda: deepseek("4x-xeon-6454s"), UsageError, "4 x xeon-6454s is known"),
         (lambda: deepseek("0x-xeon-6454s"), UsageError, "not a number"),
         (lambda: deepseek("2x-xeon-6454s", engine="llama.cpp"), UsageError, "llama.cpp .* is not known"),
         (lambda: deepseek("2x-xeon-6454s", engine="sglang"), UsageError, "computes no layers"),
         (lambda: asked("kimi-k2-thinking", "2x-xeon-8488c", 61), UsageError, "int4-g32 .* not on file"),
+        (lambda: deepseek("2x-xeon-6454s", engine="ktransformers"), UsageError, "0.5 reads .* not in q4_k"),
+        (lambda: minimax("epyc-7773x"), UsageError, "fp8-block is not on file"),  # Zen 3: AVX2
+        (lambda: minimax("core-i9-14900k"), UsageError, "32 FLOP a cycle"),  # two AVX2 multiply-adds of eight fp32
         (lambda: asked("llama-3.1-8b", "2x-xeon-8488c", 4), UsageError, "expert"),
     ],
 )
 def test_what_nobody_measured_is_refused(made: Any, error: type[InferplanError], words: str) -> None:
     with pytest.raises(error, match=words):
         assemble(made())
+
+
+@for_each("host", ["epyc-9654", "xeon-8380", "2x-xeon-8488c"])
+def test_native_experts_are_priced_on_processors_with_avx512(host: str) -> None:
+    """pypi.org/project/kt-kernel/0.5.1: FP8 weights "supported on AVX512 CPUs": Zen 4, Ice Lake, and Xeons with AMX."""
+    assert assemble(minimax(host)).offload is not None
 
 
 def test_a_processor_without_a_base_clock_is_refused(tmp_path: Path) -> None:
@@ -150,7 +168,7 @@ def words(request: Request) -> str:
 def test_the_command_is_that_of_the_tutorials() -> None:
     """kvcache-ai/ktransformers 1608 and its tutorials: a thread a core, a pool a NUMA node, weights of the checkpoint
     for FP8 and a folder of GGUF files for LLAMAFILE."""
-    gguf = words(deepseek("2x-xeon-8452y", quant=None, roles=(("experts", "q4_k"),), gpu="rtx-pro-6000-ws"))
+    gguf = words(of_experts("2x-xeon-8452y"))
     assert gguf.startswith("python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 ")
     assert "--kt-method LLAMAFILE --kt-weight-path ${KT_WEIGHTS:?" in gguf
     assert gguf.endswith(
@@ -163,7 +181,7 @@ def test_the_command_is_that_of_the_tutorials() -> None:
 @for_each(
     ("made", "message"),
     [
-        (lambda: deepseek("2x-xeon-8452y", gpu="rtx-pro-6000-ws"), "not in q4_k"),
+        (lambda: deepseek("2x-xeon-8452y", gpu="rtx-pro-6000-ws"), "0.2 .* its command line is not supported"),
         (lambda: asked("minimax-m2.1", "2x-xeon-8452y", 50, gpu="rtx-pro-6000-ws"), "of every layer"),
     ],
 )
@@ -175,6 +193,36 @@ def test_what_its_flags_cannot_say_is_refused(made: Any, message: str) -> None:
 def test_every_format_that_is_priced_has_a_method() -> None:
     (own,) = load("engines", "ktransformers", EngineSpec).kernels
     assert set(own.flop) == set(METHODS)
+
+
+def test_what_does_not_fit_is_not_sent_to_files_that_it_does_not_read() -> None:
+    """What the GPU holds of DeepSeek-R1: 671 less 58 x 256 experts of 44.04 M weights are some 17 B, in fp8 17 GB and
+    more beside the engine's reserve; --quant q4_k_m would need files of the whole model."""
+    with pytest.raises(InfeasibleError) as error:
+        require_memory(priced(of_experts("2x-xeon-8452y", gpu="rtx-4090")))
+    assert error.value.hint == "a GPU or a host with more memory"
+    require_memory(priced(of_experts("2x-xeon-8452y", gpu="rtx-5090")))
+
+
+def test_four_bits_of_experts_are_gguf_and_of_all_only_in_old_versions() -> None:
+    """doc/en/kt-kernel: --kt-method LLAMAFILE reads GGUF files of experts; --gguf_path of 0.2 those of the model."""
+    meant = [quant_meant("q4", "ktransformers", "rtx-5090", role) for role in ("experts", "quant")]
+    assert meant == ["q4_k", "w4a16"] and quant_meant("q4", "ktransformers@0.3", "rtx-5090") == "q4_k_m"
+
+
+@for_each(("gpu", "budget"), [("b200-sxm", 16384), ("h100-sxm", 8192), ("rtx-4090", 4096)])
+def test_its_server_has_the_budgets_of_sglang(gpu: str, budget: int) -> None:
+    """SGLang 0.5.23, srt/arg_groups/memory_hook.py: chunks of 16,384 tokens from 160,000 MiB on, 8,192 and 4,096."""
+    assert load_engine("ktransformers").defaults.tier(load_hardware(gpu)).token_budget == budget
+
+
+def test_what_its_server_has_of_sglang_is_explained_by_its_file() -> None:
+    """The line of sglang.yaml that says ``front_request: 1500 us``, as text."""
+    lines = (config_root() / "engines" / "sglang.yaml").read_text("utf-8").splitlines()
+    line = 1 + lines.index("  front_request: 1500 us")
+    explainer = Explainer(request=minimax("2x-xeon-8488c"), load=StaticLoad(prompt=969.0, output=300.0))
+    origins = {given.origin for given in explainer.explain("ttft_at_server").inputs}
+    assert f"configs/engines/sglang.yaml:{line}: serving.front_request" in origins
 
 
 def test_explain_names_the_constants_of_two_sockets() -> None:

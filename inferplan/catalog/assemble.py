@@ -171,7 +171,9 @@ def quant_meant(text: str, engine: str, gpu: str, role: str = "quant") -> str:
     if (short := _short(text, role)) is None:
         return text
     of_gguf, other, file = short
-    return of_gguf if load_engine(engine).loads(file, load_hardware(gpu)) else other or text
+    runs = load_engine(engine)
+    reads = runs.loads(file, load_hardware(gpu)) or (role == "experts" and runs.experts_alone)
+    return of_gguf if reads else other or text
 
 
 def short_format(text: str, role: str) -> str:

@@ -294,10 +294,34 @@ def load(kind: str, name: str, spec: type[SpecType]) -> SpecType:
 
 def spec_of(path: Path, spec: type[SpecType]) -> SpecType:
     """The spec in a file. One that is shipped is read when it has changed (:mod:`inferplan.catalog.file_cache`)."""
-    if _is_shipped(path):
+
+    def read() -> tuple[SpecType, list[Path]]:
         of = Path(str(sys.modules[spec.__module__].__file__))  # rooms above this one have specs of their own
-        return read_cached(path, spec.__name__, lambda: (validate(path, read_yaml(path), spec), [path, of]))
-    return validate(path, read_yaml(path), spec)
+        data = read_yaml(path)
+        lender = lender_of(data)
+        return validate(path, data if lender is None else _borrowed(data, read_yaml(lender)), spec), [
+            path,
+            of,
+            *([] if lender is None else [lender]),
+        ]
+
+    return read_cached(path, spec.__name__, read) if _is_shipped(path) else read()[0]
+
+
+def lender_of(data: Any) -> Path | None:
+    """The file of the engine whose server another one's data say that it runs (``lent``)."""
+    lent = data.get("lent") if isinstance(data, dict) else None
+    if not isinstance(lent, dict) or lent.get("server") is not True or not isinstance(lent.get("engine"), str):
+        return None
+    return find("engines", lent["engine"])
+
+
+def _borrowed(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Data of an engine with what it does not state from another engine's, beneath each version its newest."""
+    versions, newest = own.get("versions"), other["versions"][-1]
+    if isinstance(versions, list):
+        own = own | {"versions": [newest | one if isinstance(one, dict) else one for one in versions]}
+    return {key: value for key, value in other.items() if key != "checkpoints"} | own
 
 
 def _is_shipped(path: Path) -> bool:

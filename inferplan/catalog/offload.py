@@ -14,8 +14,10 @@ from inferplan.estimate.deployment import Deployment, Offload, Streamed
 from inferplan.estimate.memory import Footprint
 from inferplan.fields import Real, Text, Whole, ask, need
 from inferplan.lists import parse_copies, parse_values
+from inferplan.models.gguf_formats import is_file_type
 from inferplan.models.spec import require_experts
 from inferplan.units import format_bytes, parse_number, parse_quantity
+from inferplan.work.formats import GGUF_BLOCKS
 
 MOST_GIB = 4096
 """GiB of a host that can lie beside one GPU."""
@@ -189,20 +191,38 @@ def _own(host: Deployment, asked: OffloadAsked) -> OwnKernels:
         raise UsageError(f"{engine.name} computes experts alone on the host", hint="leave --gpu-layers out")
     if not own.flop:
         return own
-    name = host.precision.experts.name
+    name, weights = host.precision.experts.name, host.precision.weights.name
+    if weights in GGUF_BLOCKS and not any(map(is_file_type, engine.checkpoints)):
+        raise UsageError(
+            f"{engine.describe()} reads what the GPU holds from the checkpoint, not in {weights}",
+            because="GGUF files are those of the experts alone (--kt-weight-path)",
+            hint=f"--experts {name} without --quant, or --engine {engine.name}@0.2, which reads whole files",
+        )
     if name not in own.flop:
         raise UsageError(
             f"how fast {engine.name} multiplies by experts in {name} on a host is not on file",
             because=f"formats with published rates: {', '.join(own.flop)}",
             hint="--experts q4_k, or --engine llama.cpp",
         )
+    _require_core(own, hardware, name)
+    return own
+
+
+def _require_core(own: OwnKernels, hardware: HardwareSpec, experts: str) -> None:
+    """Raise where it is not known what a core of the host does with experts in that format."""
     if hardware.core_cycles is None:
         raise MissingFactError(
             f"cores and base clock of {hardware.name} are not on file",
             because="kernels of experts are priced by FLOP of a core and cycle",
             hint="units and derivation.bf16 in a copy of its hardware YAML, or another --host",
         )
-    return own
+    needs, has = own.flop_needs.get(experts, 0.0), hardware.peak_of("bf16") / hardware.core_cycles
+    if has < 0.99 * needs:
+        raise UsageError(
+            f"how fast {hardware.name} multiplies by experts in {experts} is not on file",
+            because=f"its cores have {has:.0f} FLOP a cycle; the published speed is of AVX-512, {needs:.0f} or more",
+            hint="--experts q4_k, or --host xeon-8452y",
+        )
 
 
 def _named(asked: OffloadAsked) -> str:

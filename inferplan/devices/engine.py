@@ -357,6 +357,13 @@ class HostWeights(Spec):
     (:attr:`Windows.tokens`) copies them anew."""
 
 
+class LoadedFormat(Spec):
+    """A format of checkpoints that an engine loads. vendors: makers of devices on which it is seen to; none: any."""
+
+    vendors: list[str] = []
+    source: str
+
+
 class EngineVersion(Spec):
     """The defaults of one version."""
 
@@ -370,6 +377,8 @@ class EngineVersion(Spec):
     """The same of its host."""
     batching: Batching | None = None
     """How it fills its steps, where that is not the engine's own."""
+    checkpoints: dict[str, LoadedFormat] | None = None
+    """Formats of checkpoints that it loads, where these are not the engine's own."""
     commands: bool = True
     """Whether the options of its command line are known here."""
     kv_rule: KvRule = "of_total"
@@ -550,6 +559,8 @@ class OwnKernels(Spec):
     """What takes the place of ``reads_experts`` where so many sockets are read together; others are not known."""
     flop: dict[str, float] = {}
     """FLOP of a core in a cycle of its base clock that kernels of experts reach, by the format of the weights."""
+    flop_needs: dict[str, float] = {}
+    """By format the FLOP that the peak of a processor has for a core in a cycle, below which that is not known."""
     waits: Seconds = 0.0
     """Seconds of each layer whose experts the host computes, beyond the kernels of both sides."""
     source: str = ""
@@ -613,6 +624,9 @@ class LentKernels(Spec):
     engine: str
     source: str
     """Why they are alike."""
+    server: bool = False
+    """Its server is the other's: every field that its file does not state is the other's, of each of its versions that
+    of the other's newest, apart from ``checkpoints``."""
 
 
 class RunsOn(Spec):
@@ -631,13 +645,6 @@ class UsualFor(Spec):
     """How the names of its checkpoints end."""
     beside: list[Segment] = []
     """Segments of devices on which it is tried beside the usual one, where somebody asks what their GPUs hold."""
-
-
-class LoadedFormat(Spec):
-    """A format of checkpoints that an engine loads. vendors: makers of devices on which it is seen to; none: any."""
-
-    vendors: list[str] = []
-    source: str
 
 
 class Narrowing(Spec):
@@ -753,7 +760,7 @@ class EngineSpec(Spec):
             exchange=self.exchange,
             attention=self.attention,
             devices=self.devices,
-            checkpoints=self.checkpoints,
+            checkpoints=self.checkpoints if defaults.checkpoints is None else defaults.checkpoints,
             batching=defaults.batching or self.batching,
             masks=self.masks,
             beams=self.beams,

@@ -4,7 +4,7 @@ import re
 from math import ceil, inf
 from typing import Any, Literal, NamedTuple, Self
 
-from inferplan.errors import MissingFactError
+from inferplan.errors import MissingFactError, UsageError
 from inferplan.spec import Field, Spec, model_validator
 from inferplan.units import (
     Bytes,
@@ -121,6 +121,8 @@ class Slice(Spec):
 
 Segment = Literal["datacenter", "workstation", "consumer", "embedded"]
 """What a device is sold for. ``plan`` searches those for data centres unless devices are named."""
+_SOCKETS = 2
+"""Processors of a host: EPYC goes in boards of one or two, and no host of four or eight Xeons is on file."""
 
 
 class HardwareSpec(Spec):
@@ -250,11 +252,23 @@ class HardwareSpec(Spec):
         return f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU"
 
     def joined(self, sockets: int) -> Self:
-        """A host of so many such processors, ``2x-NAME``: their memory channels, cores and peaks together."""
+        """A host of so many such processors, ``2x-NAME``: memory channels, cores, caches, peaks and watts together.
+
+        Raises ``UsageError`` for more than two, and for processors of which a board takes one.
+        """
+        alone = self.segment not in (None, "datacenter")
+        if alone or sockets > _SOCKETS:
+            raise UsageError(
+                f"no host of {sockets} x {self.name} is known",
+                because=f"boards of {self.segment} processors have one socket" if alone else "two sockets are the most",
+                hint=self.name if alone else f"{_SOCKETS}x-{self.name}",
+            )
         memory = self.memory.model_copy(update={"bandwidth": sockets * self.memory.bandwidth})
         update: dict[str, Any] = {"name": f"{sockets}x-{self.name}", "sockets": sockets, "memory": memory}
         update["peak"] = {math: sockets * rate for math, rate in self.peak.items()}
-        update["units"] = None if self.units is None else sockets * self.units
+        for name in ("units", "cache", "power"):
+            own = getattr(self, name)
+            update[name] = None if own is None else sockets * own
         return self.model_copy(update=update)
 
     @property

@@ -142,10 +142,11 @@ def sides_error(here: Footprint, there: Footprint, batch: str = "--batch") -> In
     best, most = int(np.min(here.max_batch())), most_layers(here)
     hints = [f"{batch} {best}"] if best >= 1 else []
     hints += [] if most is None else [f"--gpu-layers {most}"]
+    narrower = "" if deployment.engine.experts_alone else ", or a narrower --quant"  # which says what the device holds
     return InfeasibleError(
         f"{deployment.describe()} does not fit: not on {' nor on '.join(short)}",
         because="; ".join(because),
-        hint=", or ".join(hints) or "a GPU or a host with more memory, or a narrower --quant",
+        hint=", or ".join(hints) or f"a GPU or a host with more memory{narrower}",
     )
 
 

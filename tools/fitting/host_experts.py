@@ -32,7 +32,8 @@ _MODELS = {"DeepSeek-V3/R1 671B": ("deepseek-v3", "q4_k_m"), "MiniMax-M2.1": ("m
 _LAYERWISE = 4096
 """Tokens from which prompts of native formats are taken to go to the GPU layer by layer, which is not priced: the
 seconds of MiniMax-M2.1 fall from 15.9 for 2,048 tokens to 12.2 for 8,192."""
-_ENGINE = "ktransformers"
+_ENGINE, _WHOLE = "ktransformers", "ktransformers@0.2"
+"""The version of the rows of native experts, and that of GGUF files of the whole model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,8 @@ class Run:
 def _deployed(model: str, quant: str, gpu: str, host: str, memory: float | None, chosen: int | None) -> Deployment:
     layers = len(load_model(model).sequence)
     placed = OffloadAsked(cpu_moe_layers=layers, host=host, host_memory="2TB")
-    request = Request(model=model, gpu=gpu, quant=quant, engine=_ENGINE, offload=placed)
+    engine = _ENGINE if quant == "native" else _WHOLE
+    request = Request(model=model, gpu=gpu, quant=quant, engine=engine, offload=placed)
 
     def card(name: str) -> HardwareSpec:
         found = load_hardware(name)

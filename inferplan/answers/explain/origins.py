@@ -85,8 +85,7 @@ class Origins:
             mine = {"latency": "request", "eager_layer": "layer", "eager_latent": "layer"}.get(str(path[-1]), "")
             if mine and getattr(self.request.host, mine) is not None:
                 return f"--host-{mine}", ""
-            file = catalog.find("engines", self.request.engine.partition("@")[0])
-            return self.at(file, "serving", *path), deployment.engine.serving.source
+            return self._engine_at("serving", *path), deployment.engine.serving.source
         if kind == "format":
             return self._format(str(path[0]), getattr(deployment.precision, str(path[0])))
         if kind == "calibration":
@@ -161,8 +160,17 @@ class Origins:
         if path[0] == "tiers":
             path = ["tiers", defaults.tiers.index(defaults.tier(self.deployment.hardware)), name]
         if path[0] == "step" and defaults.step is None:
-            return self.at(file, *path)
-        return self.at(file, "versions", index, *path)
+            return self._engine_at(*path)
+        return self._engine_at("versions", index, *path)
+
+    def _engine_at(self, *field: str | int) -> str:
+        """A field of the engine's file, or of the file of the engine whose server it runs."""
+        file = catalog.find("engines", self.request.engine.partition("@")[0])
+        lender = catalog.lender_of(catalog.read_yaml(file))
+        if lender is None or _states(file, field):
+            return self.at(file, *field)
+        newest = len(catalog.read_yaml(lender)["versions"]) - 1
+        return self.at(lender, *(("versions", newest, *field[2:]) if field[0] == "versions" else field))
 
     def _anchor_place(self, metric: str) -> tuple[str, str]:
         """Measured runs, and what carries them to this load."""
