@@ -263,7 +263,8 @@ def _load(values: dict[str, Any], request: Request) -> _Load:
 def _require_said(values: dict[str, Any], named: WorkloadSpec | None, deployment: Deployment) -> None:
     """Raise ``UsageError`` that names all that is missing of a day, where that is more than one thing."""
     traced = values["profile_from"] is not None
-    lacks = [] if traced or values["profile"] else [Lack("a profile of its load", "--profile burstgpt-conv --peak 2")]
+    whole = "--profile burstgpt-conv" + ("" if values["peak"] else " --peak 2")
+    lacks = [] if traced or values["profile"] else [Lack("a profile of its load", whole)]
     if not values["classes"]:
         lacks += lacks_of_load(deployment.model.name, values, named, traced)
     changing = set(option_values(DayAsked, values).get("policies", POLICIES)) != {"static"}

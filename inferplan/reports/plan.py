@@ -223,13 +223,12 @@ def power_rows(plan: Plan) -> list[list[str]]:
 def confidence_table(plan: Plan) -> Table:
     """The least cost at each confidence, with bars."""
     most = max((step.cost for step in plan.curve if step.option is not None), default=0.0)
-    several = len({quants(step.option) for step in plan.curve if step.option is not None}) > 1
     rows = [
         [
             text("confidence", _from_to([f"{one.confidence:g}" for one in alike])),
             text("cost", _cost_of_step(step)),
             text("", bar(step.cost / most, 12) if step.option is not None and most else "", left=True),
-            text("step times", _from_to([_slowness(one) for one in alike]) + _of_format(step, several), left=True),
+            text("step times", _from_to([_slowness(one) for one in alike]), left=True),
             text("GPUs", "no option meets the limits" if step.option is None else devices(step.option), left=True),
             text("replicas", "" if step.option is None else shape(step.option), left=True),
             text("format", "" if step.option is None else quants(step.option), left=True),
@@ -243,11 +242,6 @@ def confidence_table(plan: Plan) -> Table:
 def _from_to(texts: list[str]) -> str:
     """The first and the last, where they differ: ``"0.5 to 0.8"``."""
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
-
-
-def _of_format(step: Step, several: bool) -> str:
-    """The format whose error a factor is, where a table has several: a narrower band is not less caution."""
-    return "" if step.option is None or not several else f" of {quants(step.option)}"
 
 
 def _cost_of_step(step: Step) -> str:

@@ -101,9 +101,9 @@ def test_prices_in_another_currency(run: Run, monkeypatch: pytest.MonkeyPatch) -
 
 def test_carbon_of_a_plan(run: Run) -> None:
     said = run(*["plan", "llama-3.1-8b", "--gpu", "h100", "--workload", "chat", "--rate", "5", "--carbon", "DEU"])
-    found = re.search(r"inferplan (simulate MODEL --gpu GPU .*? --carbon DEU)", said.err)
+    found = re.search(r"inferplan (simulate llama-3.1-8b --gpu GPU .*? --carbon DEU)", said.err)
     assert said.code == 2 and found is not None, said.err
-    words = found[1].replace("MODEL", "llama-3.1-8b").replace("GPU", "h100").split()
+    words = found[1].replace("GPU", "h100").split()
     assert run(*words, "--requests", "50").code == 0
 
 

@@ -17,7 +17,6 @@ pytest.importorskip("jinja2")
 import inferplan
 from inferplan.cli import cli
 from inferplan.planning.plan import Plan
-from inferplan.reports import plan as reports
 from inferplan.reports import plan_pictures
 from inferplan.reports.glossary import WORDS, glossary
 from inferplan.reports.plan_figures import other_format
@@ -154,23 +153,3 @@ def test_terms_beside_a_reservation_say_what_they_do_not_compare(tmp_path: Path)
     title = "; without --term the best plan may need fewer than these 8 GPUs; no 1-year price on file\n"
     assert title in reserved
     assert "without --term the best" not in CliRunner().invoke(cli, asked).output
-
-
-def test_a_factor_of_step_times_names_its_format_where_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    """x 1.19 of fp8 at 0.8 and x 1.14 of bf16 at 0.9: the band of bf16 is narrower, not the caution less."""
-    named = {"quants": "quant", "money": "cost", "devices": "gpus", "shape": "replicas"}
-    for function, attribute in named.items():
-        monkeypatch.setattr(reports, function, lambda option, attribute=attribute: str(getattr(option, attribute)))
-    monkeypatch.setattr(reports, "alike_steps", lambda plan: [[step] for step in plan.curve])
-    monkeypatch.setattr(reports, "_at", lambda plan: "p95")
-
-    def step(confidence: float, slow: float, quant: str) -> Any:
-        option = SimpleNamespace(slow=SimpleNamespace(step=slow), quant=quant, cost=1, gpus="", replicas="")
-        return SimpleNamespace(confidence=confidence, cost=1.0, exact=True, option=option)
-
-    def times(*curve: Any) -> list[str]:
-        table = reports.confidence_table(SimpleNamespace(curve=list(curve)))
-        return [row[table.columns.index("step times")] for row in table.rows]
-
-    assert times(step(0.8, 1.19, "fp8"), step(0.9, 1.14, "bf16")) == ["x 1.19 of fp8", "x 1.14 of bf16"]
-    assert times(step(0.8, 1.09, "fp8"), step(0.9, 1.14, "fp8")) == ["x 1.09", "x 1.14"]
