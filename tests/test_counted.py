@@ -211,4 +211,4 @@ def test_a_degree_that_does_not_hold_it_names_what_does() -> None:
     assert (refused.value.hint or "").startswith("--tp 2, or --quant fp8")
     with pytest.raises(InfeasibleError) as large:  # 810 GB on two cards of 24 GB, and 203 GB in 4 bits
         fit_on("llama-3.1-405b", "rtx-4090", FitAsked(tp=2), price_book())
-    assert "--" not in (large.value.hint or "")
+    assert "--quant" not in (large.value.hint or "") and "--context" not in (large.value.hint or "")

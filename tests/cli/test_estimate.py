@@ -128,7 +128,8 @@ def test_limits_are_where_it_stops_fitting(run: Run, record: dict[str, Any]) -> 
     assert run(*at, "--prompt", "1024", "--batch", str(batch)).code == 0
     assert run(*at, "--prompt", "1024", "--batch", str(batch + 1)).code == 3
     assert run(*at, "--batch", "8", "--prompt", str(context - 256)).code == 0
-    assert run(*at, "--batch", "8", "--prompt", str(context - 255)).code in (2, 3)
+    assert context % 16 == 0  # whole pages of vLLM: one more does not fit
+    assert run(*at, "--batch", "8", "--prompt", str(context - 256 + 16)).code in (2, 3)
 
 
 def test_one_output_token_has_no_tpot(run: Run) -> None:
