@@ -168,12 +168,10 @@ def share_kept(model: ModelSpec, quant: str | None) -> tuple[float | None, str]:
 
 def left_out(model: ModelSpec, quants: Iterable[str | None], share: float | None) -> dict[str, str]:
     """The formats that keep less than a share of any published score, or have none, each with that reason."""
-    found = {}
-    for quant in quants if share is not None else ():
-        lowest, said = share_kept(model, quant)
-        if share is not None and quant is not None and (lowest is None or lowest < share):
-            found[quant] = said
-    return found
+    if share is None:
+        return {}
+    kept = {quant: share_kept(model, quant) for quant in quants if quant is not None}
+    return {quant: said for quant, (lowest, said) in kept.items() if lowest is None or lowest < share}
 
 
 def require_kept(model: ModelSpec, quants: Iterable[str | None], share: float | None) -> None:

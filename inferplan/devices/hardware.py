@@ -358,8 +358,9 @@ class HardwareSpec(Spec):
         widest, stride = self.link(span), span / group
         found: list[Level] = []
         inside, joined = 1.0, 1  # ranks of the group, and devices, in a domain of the fabric below
-        for fabric in dict.fromkeys(link.name for link in self.links if link != self.bridge):
-            if widest.name in (fabric, self.bridge and self.bridge.name):
+        lasting = [] if widest == self.bridge else [link.name for link in self.links if link != self.bridge]
+        for fabric in dict.fromkeys(lasting):
+            if fabric == widest.name:
                 break
             domain = max(link.domain or 1 for link in self.links if link.name == fabric)
             ranks = group / ceil(span / domain) if domain > stride else 1.0
