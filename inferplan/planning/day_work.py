@@ -7,6 +7,7 @@ mixes are chosen farthest first (Gonzalez, Theoretical Computer Science 38, 1985
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -78,14 +79,12 @@ def work_of(
     Of devices as slow as the confidence of the question says; where that has no band, or no load is small enough then,
     and nobody insists on it, as predicted. Raises ``InfeasibleError`` where a mix keeps its limits under no load.
     """
-    sizing = question.sizing
     require_decodes(question.demand, deployment.model.encodes, "a day")
-    try:
-        return _work(request, deployment, question, profile, tiers)
-    except InfeasibleError:
-        if sizing.insists or sizing.confidence == MIDDLE:
-            raise
-    return _work(request, deployment, question.at(MIDDLE), profile, tiers)
+    *surer, last = question.confidences
+    for confidence in surer:
+        with suppress(InfeasibleError):
+            return _work(request, deployment, question.at(confidence), profile, tiers)
+    return _work(request, deployment, question.at(last), profile, tiers)
 
 
 def _slowness(deployment: Deployment, question: Question) -> Slowness:
