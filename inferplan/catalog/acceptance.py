@@ -100,10 +100,11 @@ def acceptance_for(model: str, draft: str, tokens: int, mode: str = "") -> Accep
         numbers = ", ".join(map(str, measured_tokens(model, draft)))
         modes = " or ".join(sorted({repr(one.mode) for _, one in found if one.mode}))
         known = f"on file for {numbers} drafted tokens" if numbers else f"none is on file for {draft} drafts of it"
+        other = f"--draft-tokens {numbers.split(', ')[-1]}, " if numbers and not found else ""
         raise MissingFactError(
             f"no acceptance of {tokens} {draft} drafts of {model} was measured",
             because=f"measured: {modes}" if found else known,
-            hint="--acceptance 0.7 (a chance for each token), or --acceptance-length as engines log it",
+            hint=f"{other}--acceptance 0.7 (a chance for each token), or --acceptance-length as engines log it",
         )
     source, one = asked[0]
     spread = [length for _, other in found for length in (other.lengths[tokens], *other.range.get(tokens, ()))]

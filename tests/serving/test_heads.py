@@ -53,6 +53,32 @@ BLOCK: dict[str, Any] = {
 }
 
 
+def test_published_parameters_of_a_head() -> None:
+    """The card of a head of Qwen3-4B with SpecForge's shape (heads of 80) has 202,700,416, of which the two maps
+    between its 32,000 words and the model's 151,936 are no parameters."""
+    layer = {
+        "mixer": {"kind": "attention", "heads": 32, "kv_heads": 8, "head_dim": 80, "input_scale": 2},
+        "ffn": {"kind": "mlp", "d_ff": 9728},
+    }
+    head = DraftHead.model_validate({**EAGLE3, "layers": [layer]})
+    whole = head_models(load_model("qwen3-4b"), head).whole
+    assert whole.parameters["total"] == 202_700_416 - 32_000 - 151_936
+
+
+@for_each(
+    "model, published",
+    [  # by hand from the configs of Tencent/AngelSlim: projection of three states, attention over twice the width, three
+        # matrices, 32,000 words, four norms
+        ("qwen3-8b", 3 * 4096**2 + 8192 * (4096 + 2048) + 4096**2 + 3 * 4096 * 12288 + 32000 * 4096 + 4 * 4096),
+        ("qwen3-32b", 3 * 5120**2 + 10240 * (8192 + 2048) + 8192 * 5120 + 3 * 5120 * 25600 + 32000 * 5120 + 4 * 5120),
+    ],
+)
+def test_heads_on_file(model: str, published: int) -> None:
+    found = draft_models(load_model(model), "eagle3")
+    assert found is not None
+    assert found.whole.parameters["total"] == published
+
+
 def llama() -> ModelSpec:
     """Llama-3.1-8B with both heads in its file."""
     return ModelSpec.model_validate({**load_model("llama-3.1-8b").to_dict(), "drafts": [EAGLE3, BLOCK]})

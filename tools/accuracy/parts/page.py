@@ -15,7 +15,7 @@ from tools.accuracy.parts.masks import hidden_part, masks_part
 from tools.accuracy.parts.mig import mig_part
 from tools.accuracy.parts.power import caps_part, power_part
 from tools.accuracy.parts.rows import MEDIAN, NINE_IN_TEN, Part
-from tools.accuracy.parts.speculation import speculation_part
+from tools.accuracy.parts.speculation import heads_part, speculation_part
 from tools.accuracy.parts.tiers import tiers_part, writing_part
 from tools.accuracy.scores import markdown
 
@@ -33,6 +33,7 @@ PARTS: Sequence[Callable[[Path], Part]] = (
     writing_part,
     cold_start_part,
     speculation_part,
+    heads_part,
 )
 HEAD = f"""# Accuracy of parts
 

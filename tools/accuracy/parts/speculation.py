@@ -1,9 +1,15 @@
-"""Drafts: how many times faster tokens come with multi-token prediction than without, in pairs of runs."""
+"""Drafts: how many times faster tokens come with them than without, in pairs of runs."""
 
 from __future__ import annotations
 
+import csv
+from dataclasses import replace
 from pathlib import Path
 
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.drafts import draft_alone
+from inferplan.catalog.files import config_root
+from inferplan.serving.techniques.speculation import Speculation, speculate
 from inferplan.validation.importers import read_file
 from inferplan.validation.rows import Row
 from inferplan.validation.run import Pricing, price_rows
@@ -11,6 +17,7 @@ from inferplan.validation.score import Scored
 from tools.accuracy.parts.rows import Part, PartRow
 
 ALIKE = ("model", "gpu", "engine", "weights", "experts", "kv", "isl", "osl", "concurrency", "tp", "ep", "dp_attention")
+HEADS = config_root().parent / "tests" / "benchmarks" / "eagle3.csv"
 MOST_USERS = 64
 """Larger loads take minutes to simulate."""
 
@@ -18,6 +25,24 @@ MOST_USERS = 64
 def speculation_part(shared: Path) -> Part:
     """Pairs of rows of ``serving_inferencex.csv`` with and without drafts."""
     return Part(name="Speculation", rows=_rows(shared))
+
+
+def heads_part(shared: Path) -> Part:
+    """EAGLE-3 heads at one request, of ``tests/benchmarks/eagle3.csv``."""
+    with HEADS.open(encoding="utf-8", newline="") as file:
+        return Part(name="EAGLE-3 heads", rows=[_head_row(cells) for cells in csv.DictReader(file)])
+
+
+def _head_row(cells: dict[str, str]) -> PartRow:
+    request = Request(model=cells["model"], gpu=cells["gpu"], engine=cells["engine"])
+    drafts = draft_alone(request, "eagle3")
+    asked = Speculation.of_length(float(cells["acceptance_length"]), int(cells["drafts"]), draft=drafts.whole)
+    asked = replace(asked, first=drafts.first, later=drafts.later)
+    gain = speculate(assemble(request), asked, 1.0, float(cells["context"]))
+    measured = float(cells["drafted_tokens_per_s"]) / float(cells["plain_tokens_per_s"])
+    where = ", ".join(cells[name] for name in ("model", "gpu", "engine", "data"))
+    case = f"{where}, {cells['drafts']} drafts: tokens/s with over without"
+    return PartRow(source=cells["source"], case=case, measured=measured, predicted=float(gain.speedup), unit="speed")
 
 
 def _rows(shared: Path) -> list[PartRow]:
