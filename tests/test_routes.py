@@ -352,3 +352,31 @@ def test_the_estimate_says_whether_the_cards_have_bridges() -> None:
     assert sold.hardware.bridge_line(2).startswith("network: PCIe 5.0 x16; with NVLink bridges")
     assert sold.hardware.bridge_line(1) == load_hardware("h100-sxm").bridge_line(8) == ""
     assert fitted.hardware.bridge_line(2) == "network: with NVLink bridges (300.0 GB/s, 2 cards), which are sold apart"
+
+
+# Cards in slots with the constants of their NVLink relatives ----------------------------------------------------------
+
+
+def reduced(gpu: str, elements: float, group: int) -> float:
+    deployment = assemble(Request(model="llama-3.3-70b", gpu=gpu))
+    op = collective("all_reduce", group, elements)
+    return float(price(op, deployment.hardware, deployment.calibration).time)
+
+
+@for_each("gpu", ["h100-pcie", "h100-nvl", "h200-nvl", "a100-80gb-pcie", "a100-40gb-pcie", "a30"])
+def test_hops_over_pcie_are_not_those_of_nvlink(gpu: str) -> None:
+    """Among four L40S, the one card in slots whose collectives were timed, vLLM's kernel takes 13.3 us for the smallest
+    message (aiconfigurator's table), NCCL's among four V100 22.3 us (haohervchb/sglang-V100, pull request 2)."""
+    assert 0.95 * 13.3e-6 < reduced(gpu, 8192, 4) < 22.3e-6
+
+
+@for_each("gpu", ["h100-sxm", "h200-sxm", "a100-80gb-sxm"])
+def test_hops_over_nvlink_stay(gpu: str) -> None:
+    assert reduced(gpu, 8192, 4) < 7e-6
+
+
+def test_large_messages_over_pcie_reach_what_was_measured() -> None:
+    """Three A100s over PCIe 4.0: bus bandwidth 20 GB/s (nccl-tests issue 178); of a ring 2 (n - 1)/n of the bytes."""
+    message = 2**30
+    rate = message * 2 * 2 / 3 / reduced("a100-80gb-pcie", message / 2, 3)
+    assert rate == pytest.approx(20e9, rel=0.15)

@@ -16,6 +16,7 @@ from inferplan.devices.constants import (
     SHARED,
     Calibration,
     Errors,
+    Fit,
     MeasuredBands,
     MeasuredTails,
     Overlay,
@@ -27,6 +28,8 @@ from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import ReleaseDates, Releases
 from inferplan.errors import InferplanError, UnknownNameError, UsageError
 from inferplan.spec import Spec
+
+IN_SLOTS = "hops of cards in slots"
 
 
 def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engine: str = "vllm") -> Calibration:
@@ -51,6 +54,40 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
 
 def _on_file(hardware: HardwareSpec, engine: str) -> Calibration:
     """The constants on file for a device, of the kernels that the engine brings."""
+    return _over_slots(_of_file(hardware, engine), hardware, engine.partition("@")[0])
+
+
+def _over_slots(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibration:
+    """The same with the seconds before bytes flow in collectives as they were measured between cards in slots, where
+    constants of a device that NVLink joins are carried to a card: hops over PCIe are many times longer.
+
+    So with a bridge: it joins two cards, and larger groups go through the slots. Shares of the link's rate stay: NCCL
+    reached 20 GB/s between A100s over PCIe 4.0 (nccl-tests issue 178), 0.65 of it.
+    """
+    if found.basis != "transferred" or not hardware.in_slots or not _joined_by_nvlink(found, hardware):
+        return found
+    slots = _of_engine(spec_of(slots_file(), Calibration).for_vendor(hardware.vendor), engine)
+    constants = dict(found.constants)
+    for kernel, fits in constants.items():
+        if kernel.startswith("collective."):
+            constants[kernel] = {label: _begun_as(fit, slots.constants[kernel][ANY]) for label, fit in fits.items()}
+    return found.model_copy(update={"constants": constants})
+
+
+def _begun_as(fit: Fit, other: Fit) -> Fit:
+    """A collective's constants with the overhead and hops of another, whose error is not known together."""
+    source = f"{fit.source}, {IN_SLOTS}"
+    terms = fit.terms | {"hops": other.terms["hops"]}
+    return fit.model_copy(update={"overhead": other.overhead, "terms": terms, "error": {}, "source": source})
+
+
+def _joined_by_nvlink(found: Calibration, hardware: HardwareSpec) -> bool:
+    """Whether constants are of a device without slots, or of the class of memory whose measured devices have none."""
+    measured = found.name in names("hardware")
+    return not load_hardware(found.name).in_slots if measured else memory_class(hardware) == "hbm"
+
+
+def _of_file(hardware: HardwareSpec, engine: str) -> Calibration:
     file = calibration_file(hardware, engine)
     if file is None:
         return IDEAL
@@ -298,6 +335,11 @@ def constants_file(own: OwnKernels) -> Path:
 def class_file(hardware: HardwareSpec) -> Path:
     """The file of the constants that are carried over from measured devices of the same class of memory."""
     return config_root() / "calibration" / f"_transferred-{memory_class(hardware)}.yaml"
+
+
+def slots_file() -> Path:
+    """The file of the constants of cards whose collectives were measured over PCIe."""
+    return config_root() / "calibration" / "_transferred-other.yaml"
 
 
 def shared_step() -> SharedStep:

@@ -201,6 +201,11 @@ class HardwareSpec(Spec):
             )
         return self.model_copy(update={"links": [self.bridge, *self.links]})
 
+    @property
+    def in_slots(self) -> bool:
+        """Whether cards reach each other over PCIe, all or those that no bridge joins."""
+        return any(link.name.startswith("PCIe") for link in self.links)
+
     def bridge_line(self, group: int) -> str:
         """Whether a group of so many devices is priced with the bridge that it could have; empty where it has none."""
         if self.bridge is None:

@@ -11,7 +11,15 @@ from typing import Any
 from inferplan.answers.explain.explanation import Input
 from inferplan.catalog import files as catalog
 from inferplan.catalog.assemble import Request
-from inferplan.catalog.calibrations import calibration_file, class_file, own_kernels, releases_file, shared_step
+from inferplan.catalog.calibrations import (
+    IN_SLOTS,
+    calibration_file,
+    class_file,
+    own_kernels,
+    releases_file,
+    shared_step,
+    slots_file,
+)
 from inferplan.catalog.filters import FILE as FILTERS
 from inferplan.catalog.filters import filter_place
 from inferplan.catalog.power import CLOCKS, power_place, power_shares
@@ -214,6 +222,9 @@ class Origins:
         file = calibration_file(self.deployment.hardware, self.request.engine)
         assert file is not None  # a kernel with constants has them from a file
         rest = class_file(self.deployment.hardware)
+        fit = calibration.fit(kernel, label)
+        if fit is not None and IN_SLOTS in fit.source and key in (["overhead"], ["terms", "hops"]):
+            file = slots_file()
         place = self._stated(file, kernel, label, key) or self._stated(rest, kernel, label, key)
         if place is None:
             raise KeyError(f"{kernel}/{label} in {file}")  # as the fit was found
