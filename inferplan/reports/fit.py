@@ -294,18 +294,20 @@ def _log(fitting: Fitting) -> dict[str, float]:
     footprint, longest = fitting.footprint, fitting.deployment.model.max_context or fitting.context
     length = footprint.longest_start(int(min(longest, max(fitting.longest, 1))))
     cached, times = footprint.cache_tokens(length), footprint.concurrency(length)
-    return {"max_model_len": length, "kv_cache_tokens": cached, "concurrency": times}
+    asked = footprint.concurrency(fitting.context)
+    return {"max_model_len": length, "kv_cache_tokens": cached, "concurrency": times, "concurrency_at_context": asked}
 
 
 def log_lines(fitting: Fitting, of: str = "") -> list[str]:
     """The lines that vLLM would log; none for another engine, or a model without a cache. of: the format, in words."""
     if fitting.deployment.model.encodes or not fitting.deployment.engine.logs_cache:
         return []
-    length, cached, times = _log(fitting).values()
+    length, cached, times, asked = _log(fitting).values()
+    shorter = f"; with --max-model-len {fitting.context}: {asked:.2f}x" if fitting.context < length else ""
     return [
         f"vLLM would log{of}:",
         f"  GPU KV cache size: {cached:,} tokens",
-        f"  Maximum concurrency for {length:,} tokens per request: {times:.2f}x",
+        f"  Maximum concurrency for {length:,} tokens per request: {times:.2f}x{shorter}",
     ]
 
 

@@ -80,6 +80,14 @@ def test_fit_of_one_device(run: Run) -> None:
     assert "Maximum concurrency for " in text
 
 
+def test_fit_logs_the_context_that_was_asked_for(run: Run) -> None:
+    """vLLM divides 1,310 blocks of 16 tokens by the 1,000 of 16,000 tokens."""
+    record = run("fit", "qwen3-8b", "--gpu", "l4", "--context", "16k", "--format", "json").json
+    assert record["log"]["kv_cache_tokens"] == 1310 * 16
+    assert record["log"]["concurrency_at_context"] == 1.31
+    assert "; with --max-model-len 16000: 1.31x" in run("fit", "qwen3-8b", "--gpu", "l4", "--context", "16k").out
+
+
 def test_fit_without_a_device_names_all_that_hold_it(run: Run) -> None:
     record = run("fit", "llama-3.1-8b", "--format", "json").json
     assert {option["gpu"] for option in record["options"]} == {

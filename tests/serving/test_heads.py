@@ -67,8 +67,8 @@ def test_published_parameters_of_a_head() -> None:
 
 @for_each(
     "model, published",
-    [  # by hand from the configs of Tencent/AngelSlim: projection of three states, attention over twice the width, three
-        # matrices, 32,000 words, four norms
+    [  # by hand from the configs of Tencent/AngelSlim: projection of three states, attention over twice the width,
+        # three matrices, 32,000 words, four norms
         ("qwen3-8b", 3 * 4096**2 + 8192 * (4096 + 2048) + 4096**2 + 3 * 4096 * 12288 + 32000 * 4096 + 4 * 4096),
         ("qwen3-32b", 3 * 5120**2 + 10240 * (8192 + 2048) + 8192 * 5120 + 3 * 5120 * 25600 + 32000 * 5120 + 4 * 5120),
     ],
