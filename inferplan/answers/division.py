@@ -15,6 +15,7 @@ from inferplan.answers.fit import (
     footprint_at,
     held_in_words,
     longest_held,
+    no_cache,
     quants_tried,
     weights_short,
 )
@@ -62,6 +63,7 @@ def engines_tried(spec: ModelSpec, model: str, have: Counted, asked: FitAsked) -
     if asked.engine or asked.lora.any or asked.tp is not None or spec.encodes or spec.encoder is not None:
         return [usual]
     found = list(dict.fromkeys((usual, *engines_beside(hardware))))
+    found = [one for one in found if not no_cache(one, asked.kv)] or [usual]
     if asked.quant is None or asked.quant.lower() == NATIVE:
         return found
     file = is_file_type(asked.request(model, have.gpu).quant or "")
@@ -102,7 +104,7 @@ def best_division(have: Counted, request: Request, quant: str | None, load: Aske
     """
     tokens, asked, prices = load
     named, found, reasons = quant or NATIVE, list[Fitting](), list[tuple[float, str, int]]()
-    if low := asked.too_low(replace(request, quant=quant)):
+    if low := no_cache(request.engine, asked.kv) or asked.too_low(replace(request, quant=quant)):
         return FitOption(gpu=have.gpu, quant=named, reason=low)
     for parallel in _divisions(have.number or 1, asked.tp, load_engine(request.engine)):
         try:

@@ -42,6 +42,7 @@ from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP, People, PeopleFi
 from inferplan.traffic.requests import parse_lengths
 from inferplan.units import format_bytes
 from inferplan.work.adapters import LoraAsked
+from inferplan.work.formats import GGUF_BLOCKS, find_format
 from inferplan.work.parallel import Parallelism
 
 
@@ -130,7 +131,7 @@ def everywhere(requests: Iterable[Request], asked: FitAsked, tokens: int, prices
     least, most = asked.tp or 1, asked.tp or asked.most
     for request in requests:
         gpu, quant = request.gpu, request.quant or NATIVE
-        if low := asked.too_low(request):
+        if low := no_cache(request.engine, asked.kv) or asked.too_low(request):
             yield FitOption(gpu=gpu, quant=quant, reason=low)
             continue
         try:
@@ -246,9 +247,9 @@ class FitAsked:
     """What is to fit. context: tokens of a request, prompt and output; ``None`` as :func:`asked_context`. users: such
     requests at once, or users who think for ``think_time`` seconds between an answer, which takes ``answer_time``, and
     the next request: both are needed then, for memory says nothing of times. people: instead of users; they need an
-    answer time too. tp: GPUs of a replica, ``None`` for the
-    fewest that hold it; most: the largest number to try. quant, engine, lora, offload: as in ``Request``. memory: of a
-    named GPU as in ``Request``; without one the most that all GPUs of a replica may have together, by their labels.
+    answer time too. tp: GPUs of a replica, ``None`` for the fewest that hold it; most: the largest number to try.
+    quant, kv, engine, lora, offload: as in ``Request``. memory: of a named GPU as in ``Request``; without one the most
+    that all GPUs of a replica may have together, by their labels.
     """
 
     quant: str | None = ask(
@@ -258,6 +259,13 @@ class FitAsked:
         None,
     )
     quality: float | None = field(default=None, metadata=QUALITY)
+    kv: str | None = ask(
+        "--kv",
+        Text(),
+        "Format of the KV cache: fp8, under llama.cpp q8_0 [as --quant].",
+        None,
+        metavar="FORMAT",
+    )
     tp: int | None = ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].", None)
     context: int | None = ask("--context", Whole(), "Tokens per request, prompt and output [8192].", None)
     users: int = ask(
@@ -361,7 +369,17 @@ class FitAsked:
         """The deployment to look at; memory needs no constants. engine: instead of the usual one."""
         own = {name: getattr(self, name) for name in ("quant", "memory", "lora", "offload")}
         engine = engine or self.engine or usual_engine(model, gpu)
-        return Request(model=model, gpu=gpu, engine=engine, ideal=True, **own)
+        roles = () if self.kv is None else (("kv", self.kv),)
+        return Request(model=model, gpu=gpu, engine=engine, ideal=True, roles=roles, **own)
+
+
+def no_cache(engine: str, kv: str | None) -> str:
+    """Why an engine keeps no such cache, empty where it does: narrow ones in blocks of GGUF files are for those that
+    read them, other narrow ones for the others."""
+    if kv is None or find_format(kv).bits >= 16:
+        return ""
+    alike = ("q8_0" in load_engine(engine).checkpoints) == (kv in GGUF_BLOCKS)
+    return "" if alike else f"{engine} has no KV cache in {kv}"
 
 
 def _typed(value: Any) -> str:
@@ -567,6 +585,8 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
     prices.check([hardware.name])
     require_kept(spec, [asked.quant] if asked.quant else [], asked.quality)
     tokens, users, request = asked_context(spec, asked.context), asked.held, asked.request(model, gpu)
+    if lacks := no_cache(request.engine, asked.kv):
+        raise UsageError(lacks, hint=f"--kv {'fp8' if asked.kv in GGUF_BLOCKS else 'q8_0'}")
     fewer: dict[str, int] = {}
     if asked.tp or asked.offload.computes:
         deployment = assemble(replace(request, parallel=Parallelism(tp=asked.tp or 1)))

@@ -65,6 +65,7 @@ def instead(asked: Question, refused: Sequence[FitOption]) -> str:
     wider = [*_formats(asked)]
     found = [
         *wider,
+        *_narrow_cache(asked),
         *_less(asked, refused),
         *_on_the_host(asked),
         *_smaller(asked),
@@ -91,6 +92,20 @@ def _formats(asked: Question) -> Lines:
     elif asked.load[1].engine != _LLAMA and asked.load[1].tp is None and not asked.load[1].lora.any:
         for one in asked.options(engine=_LLAMA)[:1]:
             yield f"{_LLAMA} in {one.quant}", asked.line(engine=_LLAMA)
+
+
+def _narrow_cache(asked: Question) -> Lines:
+    """The first format that holds the load with 8 bits for each element of the cache; of GGUF files another than was
+    asked for."""
+    if asked.load[1].kv is not None:
+        return
+    files = {"quant": None, "engine": _LLAMA} if asked.load[1].quant else {}
+    for changed in ({"kv": "fp8"}, {"kv": "q8_0", **files}):
+        if found := asked.options(**changed):
+            named = {"quant": found[0].quant, "engine": _LLAMA} if files and "quant" in changed else {}
+            line = asked.line(**changed | named)
+            yield f"with an 8-bit KV cache, in {found[0].quant} (quality of such a cache: none published)", line
+            return
 
 
 def _less(asked: Question, refused: Sequence[FitOption]) -> Lines:

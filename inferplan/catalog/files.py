@@ -400,7 +400,7 @@ def _from_hub(name: str) -> ModelSpec:
 
 _OWN = (
     *("name", "aliases", "source", "made_from", "licence", "notes", "vocab", "max_context", "tied", "towers", "native"),
-    *("yarn", "generation", "published", "instruct_checkpoint"),
+    *("yarn", "generation", "published", "instruct_checkpoint", "drafts"),
 )
 """What a derived model may say of itself; the rest is its base's."""
 _NOT_OF_A_BASE = ("aliases", "made_from", "licence", "yarn", "published", "drafts", "instruct_checkpoint")
