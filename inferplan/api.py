@@ -182,6 +182,7 @@ class FitOptions(PriceOptions, total=False):
     """
 
     quant: str | None
+    kv: str | None
     quality: float | None
     tp: Count | None
     context: Count | None

@@ -120,3 +120,16 @@ def test_a_time_says_over_which_link(run: Run) -> None:
     """NVIDIA sells the NVLink bridge of an RTX A6000 apart."""
     assert "bridge" in run("fit", "llama-3.2-3b", "--have", "2x-a6000").out
     assert "bridge" not in run("fit", "llama-3.2-3b", "--have", "1x-a6000").out
+
+
+def test_a_cache_of_8_bits_is_named_where_it_helps(run: Run) -> None:
+    """A block of q8_0 has 34 bytes for 32 elements: 8.5 bits where fp16 has 16, so 1.88 times the tokens."""
+    asked = ["fit", "llama-3.3-70b", "--have", "2x-rtx-3090", "--context", "16k"]
+    refused = run(*asked)
+    wide = re.search(r"holds one request of up to ([\d,]+) tokens", refused.err)
+    assert refused.code == 3 and wide is not None
+    line = _lines(refused.err)["with an 8-bit KV cache, in q4_k_m (quality of such a cache: none published)"]
+    (option,) = (one for one in run(*line.split()[1:], "--format", "json").json["options"] if one["fits"])
+    assert option["max_context_tokens"] == pytest.approx(int(wide[1].replace(",", "")) * 16 / 8.5, rel=0.001)
+    of_int4 = _lines(run(*asked, "--quant", "int4").err)
+    assert any("--kv q8_0" in line and "--engine llama.cpp --quant q4_k_m" in line for line in of_int4.values())
