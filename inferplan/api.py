@@ -208,7 +208,7 @@ class CostOptions(PriceOptions, total=False):
     """
 
     utilisation: float
-    ratio: float
+    ratio: float | None
     api_price: str | None
     user_requests: float | None
     power_share: float

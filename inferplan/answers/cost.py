@@ -187,10 +187,10 @@ class Energy(Shown):
 
 
 def parse_api_price(text: str | None) -> ApiPrice | None:
-    """``"3/15"`` as a price: input and output, for a million tokens."""
+    """``"3/15"`` as a price: input and output, for a million tokens; ``"0.9"`` for both."""
     if text is None:
         return None
-    both, prices = "0.9/0.9", list[Money]()
+    prices = list[Money]()
     for part in text.split("/"):
         try:
             prices.append(parse_money(part))
@@ -203,14 +203,12 @@ def parse_api_price(text: str | None) -> ApiPrice | None:
             break
     else:
         codes = dict.fromkeys(price.currency for price in prices if price.currency)
-        if len(prices) == 2 and len(codes) < 2:
-            return ApiPrice(input=prices[0].amount, output=prices[1].amount, currency=next(iter(codes), None))
+        if len(prices) <= 2 and len(codes) < 2:
+            return ApiPrice(input=prices[0].amount, output=prices[-1].amount, currency=next(iter(codes), None))
         because = f"it has {len(prices)} prices, and APIs charge input and output tokens apart"
-        if len(prices) == 1:
-            both, because = f"{text}/{text}", "APIs charge input and output tokens apart"
-        elif len(prices) == 2:
+        if len(prices) == 2:
             because = f"{' and '.join(codes)} are two currencies"
-    hint = f"--api-price 3/15 (per million input/output tokens); one price for both: {both}"
+    hint = "--api-price 3/15 (per million input/output tokens); one price for both: 0.9"
     raise UsageError(f"--api-price {text} is not a price", because=because, hint=hint)
 
 
@@ -222,16 +220,16 @@ class CostAsked:
     """
 
     utilisation: float = ask("--utilisation", SHARE, "Share of time that the batch runs [1].", 1.0)
-    ratio: float = ask(
+    ratio: float | None = ask(
         "--ratio",
         Real(0, above=True),
-        "Price per output token, as a multiple of the price per input token [4].",
-        OUTPUT_TO_INPUT,
+        "Price per output token, as a multiple of the price per input token [that of --api-price, else 4].",
+        None,
     )
     api: ApiPrice | None = ask(
         "--api-price",
         Text(parse_api_price),
-        "An API's price per million input/output tokens, for break-even.",
+        "An API's price per million input/output tokens, or one for both, for break-even.",
         None,
         metavar="IN/OUT",
     )
@@ -243,6 +241,13 @@ class CostAsked:
         "--pue", Real(1, MOST_PUE), "Power of the facility over the power of the GPUs [1: GPUs only].", 1.0
     )
     grid: float | None = ask("--grid", Real(0), "Grams of CO2 per kWh of your grid.", None, metavar="G/KWH")
+
+    @property
+    def charged(self) -> float:
+        """``ratio``, else that of the API, whose prices then stand beside their like; else :data:`OUTPUT_TO_INPUT`."""
+        if self.ratio is None and self.api is not None and self.api.input and self.api.output:
+            return self.api.output / self.api.input
+        return OUTPUT_TO_INPUT if self.ratio is None else self.ratio
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -287,7 +292,7 @@ def cost_of_batch(
     )
     return BatchCost(
         result=result,
-        cost=Cost(bill=tariff.bill(parallel.replicas), rates=rates, ratio=asked.ratio),
+        cost=Cost(bill=tariff.bill(parallel.replicas), rates=rates, ratio=asked.charged),
         energy=energy,
         asked=asked,
         largest=largest,

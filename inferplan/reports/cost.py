@@ -133,7 +133,7 @@ def load_cost_record(cost: Cost, same: list[Figure]) -> dict[str, Any]:
 def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> list[Figure]:
     """What is paid, and what that is of a token, a request, a user."""
     unit, bills = cost.bill.offer.currency, [*([] if cost.beside is None else [cost.beside]), cost.bill]
-    generates, split = bool(cost.rates.output), f"(1:{cost.ratio:g} split)"
+    generates, times = bool(cost.rates.output), "" if cost.ratio == 1 else f"{cost.ratio:g} times "
 
     def hour(amount: float) -> str:
         return f"{amount:,.2f} {unit}/h"
@@ -159,14 +159,14 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
         Figure(
             "per_million_input_tokens",
             cost.per_million_input,
-            f"per million input tokens {split}",
+            "per million input tokens",
             exact,
             seen=generates,
         ),
         Figure(
             "per_million_output_tokens",
             cost.per_million_output if generates else None,
-            f"per million output tokens {split}",
+            f"per million output tokens, at {times}the price of input",
             exact,
             seen=generates,
         ),

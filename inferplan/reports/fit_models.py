@@ -37,8 +37,8 @@ def models_report(found: ModelsThatFit) -> Report:
     title = f"{len(fitting)} of {len(found.models)} models on file fit {found.have}, the largest for their year first"
     notes = [
         f"requests: how many fit at once, each of {context} tokens or the model's limit",
-        "order: by parameters, which count half for every 16 months of a model's age (arXiv 2403.05812); year: of the "
-        "architecture in transformers, or of the model (configs/years.yaml)",
+        "order: by parameters, which count half for every 16 months of a model's age (arXiv 2403.05812); not a ranking "
+        "of quality. Year: of the architecture in transformers, or of the model (configs/years.yaml)",
         f"overheads: what {engines_of([one.option for one in fitting])} sets aside by default; for another: --engine",
         f"format: the widest that holds {load} at once, narrower ones hold more requests (--quant w4a16)",
         QUALITY_NOTE,

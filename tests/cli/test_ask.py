@@ -166,7 +166,7 @@ def test_models_are_listed_by_size_and_age(run: Run) -> None:
     years = {one["model"]: one["year"] for one in said if one["fits"]}
     assert [years[name] for name in asked] == [2026, 2025, 2024, 2022]
     shown = run("fit", "--have", "4x3090").out
-    assert "opt-66b" not in shown and "llama-3.3-70b" in shown
+    assert "opt-66b" not in shown and "gpt-oss-120b" in shown
     assert "overheads: what vllm sets aside by default" in shown
 
 
