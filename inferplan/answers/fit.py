@@ -59,6 +59,8 @@ class Fitting(Shown):
     """Requests at once that were asked for."""
     asked: FitAsked | None = None
     """The question, where it was about this device alone."""
+    typed: str = ""
+    """The model as it was typed there."""
     fewer: Mapping[str, int] = field(default_factory=dict)
     """Other formats in which fewer of this device hold the load, and how many."""
 
@@ -617,6 +619,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
         prices=prices,
         users=users,
         asked=asked,
+        typed=model,
         fewer=fewer,
     )
     if fitting.requests < users:

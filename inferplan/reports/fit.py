@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from inferplan.answers.fit import FitAsked, FitOption, Fits, Fitting, bill_of, first_choices
+from inferplan.answers.division import tpot_of
+from inferplan.answers.fit import FitAsked, FitOption, Fits, Fitting, bill_of, first_choices, requests_in_words
 from inferplan.catalog.assemble import parse_memory
 from inferplan.catalog.bills import Bill
 from inferplan.catalog.quality import floor_line, is_own, share_kept
@@ -18,7 +19,7 @@ from inferplan.reports.cost import bill_record
 from inferplan.reports.people import with_people
 from inferplan.serving.cold_start import start_line
 from inferplan.table import Report, Table
-from inferplan.units import format_bytes, format_tokens
+from inferplan.units import format_bytes, format_time, format_tokens
 
 _WITHIN = (
     "--memory without --gpu limits the total memory of a replica's GPUs; a chip sold in several sizes counts as its "
@@ -265,6 +266,7 @@ def memory_report(fitting: Fitting) -> Report:
     memory, there = [_memory(footprint, title, keeps)], footprint.host
     memory += [] if there is None else [_memory(there, f"memory of the host, {there.deployment.hardware.name}", keeps)]
     most = None if there is None else most_layers(replace(footprint, batch=float(fitting.users)))
+    seconds, basis = _seconds(fitting) if keeps else (None, "")
     whole = {
         **record(_fitting(deployment.formats, fitting, bill, quant)),
         "model": deployment.model.name,
@@ -281,9 +283,12 @@ def memory_report(fitting: Fitting) -> Report:
         "streamed_bytes": footprint.streamed,
         "host": None if footprint.host is None else record(_memory_figures(footprint.host, keeps)),
         "log": _log(fitting) if keeps else None,
+        "tpot_s": seconds,
     }
-    capacity = Table(title="capacity", columns=["", "value"], rows=_capacity(fitting, quant, most), right=_RIGHT)
-    notes = [*_memory_notes(fitting, quant), *log_lines(fitting), *_price_notes(fitting, bill)]
+    rows = [*_capacity(fitting, quant, most), *_timed(fitting, seconds)]
+    capacity = Table(title="capacity", columns=["", "value"], rows=rows, right=_RIGHT)
+    timed = [] if seconds is None else [f"TPOT: predicted ({basis} constants); its error: inferplan estimate"]
+    notes = [*timed, *_memory_notes(fitting, quant), *log_lines(fitting), *_price_notes(fitting, bill)]
     load = [] if fitting.asked is None else load_tables(fitting.asked, fitting.context)
     report = Report(record=whole, tables=[*load, *memory, capacity], notes=notes)
     return report if fitting.asked is None else of_people(report, fitting.asked)
@@ -326,6 +331,21 @@ def _capacity(fitting: Fitting, quant: str | None, most: int | None) -> list[lis
         *([["weights in host memory, all GPUs", format_bytes(footprint.streamed)]] if footprint.streamed else []),
         *([] if most is None else [["most layers that fit on the GPU (--gpu-layers)", f"{most}"]]),
     ]
+
+
+def _seconds(fitting: Fitting) -> tuple[float | None, str]:
+    """Predicted for a step of the load, and what it rests on; ``None`` where nobody asked for it on this device, or it
+    has no prediction."""
+    if fitting.asked is None or fitting.context < 3:
+        return None, ""
+    request = fitting.asked.request(fitting.typed, fitting.deployment.hardware.name)
+    return tpot_of(request, fitting, fitting.asked, fitting.context)
+
+
+def _timed(fitting: Fitting, seconds: float | None) -> list[list[str]]:
+    """The time per token of a step of the load."""
+    load = f"{requests_in_words(fitting.users, fitting.context)} at once"
+    return [] if seconds is None else [[f"time per output token (TPOT), {load}", format_time(seconds, 4)]]
 
 
 def _memory_notes(fitting: Fitting, quant: str | None) -> list[str]:

@@ -288,3 +288,12 @@ def test_a_model_with_the_layers_of_another(run: Run) -> None:
     assert record["max_context_tokens"] == 131_072
     told = run("explain", "memory.weights", "deepseek-r1-distill-qwen-1.5b", "--gpu", "h100-sxm").out
     assert "configs/models/qwen2.5-1.5b.yaml:" in told
+
+
+def test_fit_of_one_device_says_how_fast(run: Run) -> None:
+    """A step of one request reads 16.06 GB of weights (without the embedding table, 15.01 GB) and 8,192 tokens of
+    131,072 B at 3.35 TB/s at most: 4.8 ms and more; vLLM was measured at 7.5 ms (pull request 16937)."""
+    record = run("fit", "llama-3.1-8b", "--gpu", "h100-sxm", "--format", "json").json
+    assert (15.01e9 + 8192 * 131072) / 3.35e12 < record["tpot_s"] < 8e-3
+    assert f"{record['tpot_s'] * 1e3:.3f} ms" in run("fit", "llama-3.1-8b", "--gpu", "h100-sxm").out
+    assert run("fit", "bge-m3", "--gpu", "l40s", "--format", "json").json["tpot_s"] is None
