@@ -52,7 +52,9 @@ def with_steady(report: Report, alone: Estimate, served: ServedEstimate, users: 
         output=served.load.output,
         hit_rate=served.techniques.hit_rate,
     )
-    state = steady_state(served.deployment, load, speculation=served.techniques.speculation)
+    drafts = served.techniques.speculation
+    state = steady_state(served.deployment, load, speculation=drafts)
+    without = steady_state(served.deployment, load) if drafts.length else None
     bands = steady_bands(served.deployment, load, served.forms)
     figures = {"ttft": float(state.ttft), **({"tpot": float(state.tpot)} if load.output > 1 else {})}
     ends = {
@@ -66,8 +68,12 @@ def with_steady(report: Report, alone: Estimate, served: ServedEstimate, users: 
     said = own.replace("error:", "error of the batch alone:", 1)
     return replace(
         report,
-        record={**report.record, "steady_state": {**state.to_dict(), **ends}},
-        tables=[steady_report(state), *report.tables],
+        record={
+            **report.record,
+            "steady_state": {**state.to_dict(), **ends},
+            **({} if without is None else {"steady_state_without": without.to_dict()}),
+        },
+        tables=[steady_report(state, without), *report.tables],
         notes=[line for note in report.notes for line in ([whose, said] if note == own else [note])],
     )
 

@@ -465,3 +465,11 @@ def test_the_steady_state_has_the_band_of_a_simulation_of_it(run: Run) -> None:
         for end in ("low", "high"):
             factor = ran[f"{name}_{end}_s"] / ran[f"{name}_s"]["mean"]
             assert state[f"{name}_{end}_s"] / state[f"{name}_s"] == pytest.approx(factor, rel=1e-9)
+
+
+def test_the_steady_state_stands_beside_that_without_drafts(run: Run) -> None:
+    """The second column is that of the same question without a draft."""
+    asked = ["estimate", "llama-3.1-8b", "--gpu", "h100-sxm", "--in-flight", "64"]
+    drafted = run(*asked, "--draft", "eagle3", "--draft-tokens", "3", "--format", "json").json
+    assert drafted["steady_state_without"]["tpot_s"] == run(*asked, "--format", "json").json["steady_state"]["tpot_s"]
+    assert "without drafts" in run(*asked, "--draft", "eagle3").out and "without drafts" not in run(*asked).out
