@@ -504,3 +504,50 @@ def _steady_rows(state: SteadyState) -> dict[str, str]:
         "KV cache used": f"{float(state.kv_use):.1%}",
         "steps that hold prompts": f"{float(state.prompt_share):.1%}",
     }
+
+
+def timeline_csv(meters: list[Meter]) -> str:
+    """One line a step or run of alike steps, with the engine it ran on."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(("engine", *_COLUMNS))
+    for engine, meter in enumerate(meters):
+        for entry in meter.timeline or []:
+            writer.writerow((engine, *(f"{value:.9g}" for value in entry)))
+    return buffer.getvalue()
+
+
+def timeline_trace(meters: list[Meter]) -> str:
+    """The same as a Chrome trace (chrome://tracing, Perfetto); times there are microseconds."""
+    events: list[dict[str, Any]] = []
+    for engine, meter in enumerate(meters):
+        for start, duration, steps, decodes, tokens, waiting, use in meter.timeline or []:
+            name = "prompt" if tokens else "decode"
+            events.append(
+                {
+                    "name": name,
+                    "ph": "X",
+                    "pid": engine,
+                    "tid": 0,
+                    "ts": start * 1e6,
+                    "dur": duration * 1e6,
+                    "args": {"steps": steps, "decodes": decodes, "prompt_tokens": tokens},
+                }
+            )
+            counters = {"decodes": decodes, "waiting": waiting, "kv_use": use}
+            events += [
+                {"name": key, "ph": "C", "pid": engine, "ts": start * 1e6, "args": {key: value}}
+                for key, value in counters.items()
+            ]
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+def timeline_tracks(meter: Meter) -> dict[str, tuple[Any, Any]]:
+    """What a plot of one engine shows: name to times and values."""
+    columns = np.asarray(meter.timeline or np.zeros((1, len(_COLUMNS))), dtype=np.float64).T
+    return {
+        "decodes": (columns[0], columns[3]),
+        "waiting": (columns[0], columns[5]),
+        "prompt tokens": (columns[0], columns[4]),
+        "KV cache used": (columns[0], columns[6]),
+    }
