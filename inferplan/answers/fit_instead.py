@@ -176,7 +176,7 @@ def _smaller(asked: Question) -> Lines:
 
 
 def _narrower(asked: Question) -> Lines:
-    """The widest GGUF format under 4 bits that holds the load, on the GPUs of one kind with most memory."""
+    """The largest GGUF file under 5 bits per weight that holds the load, on the GPUs of one kind with most memory."""
     own = asked.load[1]
     if own.tp is not None or own.quality is not None:
         return
@@ -186,9 +186,11 @@ def _narrower(asked: Question) -> Lines:
     if asked.spec.native.packed or not load_engine(request.engine).loads(_FILE, hardware):
         return
     most = (have.number or 1) * hardware.memory.most * 8 / asked.spec.parameters["total"]
-    for quant in narrow_types(most):
-        if best_division(have, request, quant, (asked.load[0], question, asked.load[2])).fitting is not None:
-            on = f" on {have.gpu}" if len(asked.meant) > 1 else ""
-            few = f"in {quant}{on} (quality: none published; so few bits make answers worse)"
-            yield few, asked.line(engine=request.engine, quant=quant)
-            return
+    load = (asked.load[0], question, asked.load[2])
+    tried = {quant: best_division(have, request, quant, load).fitting for quant in narrow_types(most)}
+    held = {quant: one.footprint.weights for quant, one in tried.items() if one is not None}
+    if held:
+        quant = max(held, key=lambda name: held[name])
+        on = f" on {have.gpu}" if len(asked.meant) > 1 else ""
+        few = f"in {quant}{on} (quality: none published; so few bits may make answers worse)"
+        yield few, asked.line(engine=request.engine, quant=quant)

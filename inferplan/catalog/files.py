@@ -165,6 +165,10 @@ def find(kind: str, name: str) -> Path:
         )
     if kind == "hardware" and (inside := _inside(name.lower())):
         raise UnknownNameError(f"no GPU named {name!r}", hint=f"{inside}; or see {listing}")
+    several = [one.strip() for one in name.split(",")]
+    if kind == "engines" and len(several) > 1 and all(on_file(kind, one) for one in several):
+        others = " ".join(f"--vs engine={one}" for one in several[1:])
+        raise UnknownNameError("--engine takes one engine", hint=f"inferplan compare --engine {several[0]} {others}")
     path_to = "a path to a YAML" + (" or to a config.json of Hugging Face" if kind == "models" else "")
     raise UnknownNameError(
         f"no {singular} named {name!r}",

@@ -72,11 +72,11 @@ def is_file_type(name: str) -> bool:
 
 
 def narrow_types(most: float) -> list[str]:
-    """File types whose matrices have 2 to under 4 bits per weight, and at most ``most``; the widest first. Without the
-    formats of models that are trained with three values."""
+    """File types whose matrices have 2 to 5 bits per weight, and at most ``most``. Without the formats of models that
+    are trained with three values."""
     files = {**FILE_TYPES, **{f"{name}-pure": name for name in GGUF_BLOCKS if not name.startswith("tq")}}
     bits = {name: find_format(main).width * 8 for name, main in files.items()}
-    return sorted((name for name in bits if 2 <= bits[name] < min(4, most)), key=lambda name: -bits[name])
+    return [name for name in bits if 2 <= bits[name] < min(5, most)]
 
 
 def file_precision(model: ModelSpec, file_type: str) -> Precision:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inferplan.answers.compare import METRICS, Comparison
-from inferplan.reports.estimate import IDEAL_NOTE, media_note
+from inferplan.reports.estimate import IDEAL_NOTE, band_note, media_note
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_time
 
@@ -45,6 +45,7 @@ def comparison_report(result: Comparison) -> Report:
     )
     bases = {c.estimate.basis for c in result.candidates if c.estimate is not None}
     notes = [IDEAL_NOTE] if bases == {"roofline"} else [f"basis: {', '.join(sorted(bases)) or 'none'}"]
+    notes += [] if bases == {"roofline"} else _errors(result)
     notes += dict.fromkeys(
         c.estimate.deployment.engine.note for c in result.candidates if c.estimate and c.estimate.deployment.engine.note
     )
@@ -66,3 +67,18 @@ def comparison_report(result: Comparison) -> Report:
         "candidates": result.rows(),
     }
     return Report(record=record, tables=[figures, why], notes=notes, rows=result.rows())
+
+
+def _errors(result: Comparison) -> list[str]:
+    """The error of each candidate, those with the same together; and of engines that nobody measured their ratio."""
+    estimates = {c.label: c.estimate for c in result.candidates if c.estimate is not None}
+    said: dict[str, list[str]] = {}
+    for label, estimate in estimates.items():
+        said.setdefault(band_note(estimate), []).append(label)
+    lines = [f"error of {', '.join(labels)}: {text.removeprefix('error: ')}" for text, labels in said.items()]
+    engines = dict.fromkeys(one.deployment.engine.describe() for one in estimates.values())
+    if len({one.deployment.engine.name for one in estimates.values()}) > 1:
+        lines.append(
+            f"no ranking of {', '.join(engines)} within these errors: no ratio of two engines was measured here"
+        )
+    return lines

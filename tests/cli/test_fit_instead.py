@@ -133,3 +133,10 @@ def test_a_cache_of_8_bits_is_named_where_it_helps(run: Run) -> None:
     assert option["max_context_tokens"] == pytest.approx(int(wide[1].replace(",", "")) * 16 / 8.5, rel=0.001)
     of_int4 = _lines(run(*asked, "--quant", "int4").err)
     assert any("--kv q8_0" in line and "--engine llama.cpp --quant q4_k_m" in line for line in of_int4.values())
+
+
+def test_the_largest_file_that_holds_it_is_named(run: Run) -> None:
+    """Files of Llama-3.3-70B-Instruct (bartowski's repository): Q3_K_S 30.9, Q3_K_M 34.3, Q3_K_L 37.1 GB. With 10.5 GB
+    of cache in 16 bits two cards of 25.8 GB, 1.9 GB of each set aside, hold the second and not the third."""
+    lines = _lines(run("fit", "llama-3.3-70b", "--have", "2x-rtx-3090", "--context", "32k").err)
+    assert "in q3_k_m (quality: none published; so few bits may make answers worse)" in lines

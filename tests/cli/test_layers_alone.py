@@ -98,7 +98,7 @@ def test_a_card_that_is_too_small_is_told_a_narrower_format() -> None:
     with pytest.raises(InfeasibleError) as refused:
         fit_owned("llama-3.1-70b", "1x-rtx-4090", FitAsked(), price_book())
     assert "q4_k_m comes nearest: the weights do not fit, 18." in refused.value.because  # 42.5 + 1.5 - 25.8 GB
-    assert "in iq2_xs-pure (quality: none published; so few bits make answers worse): " in refused.value.hint
+    assert "in iq2_xs-pure (quality: none published; so few bits may make answers worse): " in refused.value.hint
     held = fit_owned("llama-3.1-70b", "1x-rtx-4090", FitAsked(engine="llama.cpp", quant="iq2_xs-pure"), price_book())
     assert len(held.fitting) == 1
     with pytest.raises(InfeasibleError) as larger:  # 405e9 weights in 2 bits are 101 GB

@@ -270,3 +270,12 @@ def test_an_api_beside_own_gpus(run: Run) -> None:
     assert charged is not None
     most = 500 / 60 * 730 * 3600 * (1155 * 0.59 + 211 * 0.79) / 1e6
     assert 0.93 * most <= float(charged[1].replace(",", "")) <= most
+
+
+def test_engines_are_not_ranked_within_their_errors(run: Run) -> None:
+    """docs/accuracy-plans.md has no pair of engines, and vLLM alone is measured on three systems of dense layers."""
+    said = run("compare", "llama-3.1-8b", "--gpu", "h100", "--engine", "vllm", "--vs", "engine=sglang").out
+    assert re.search(r"^error of vllm: 80 % of held-out measurements lie within .*TPOT", said, re.M)
+    assert re.search(r"^error of sglang: unknown;", said, re.M)
+    assert "no ranking of vllm 0.33, sglang 0.5 within these errors" in said
+    assert "no ranking" not in run("compare", "llama-3.1-8b", "--gpu", "h100,l40s").out
