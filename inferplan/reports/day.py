@@ -130,8 +130,18 @@ def _title(day: Day) -> str:
 def _what(day: Day) -> str:
     """What is served, and for how long."""
     if day.asked.replay is None:
-        return f"24 h, profile {day.asked.profile.name}"
+        return f"{_span(day)}, profile {day.asked.profile.name}"
     return f"{day.asked.span / HOUR:.3g} h of {day.asked.profile.name} from {moment(day, 0.0)} on"
+
+
+def _span(day: Day) -> str:
+    """The time simulated; of a part of the day that leaves the busiest step out, what is missing."""
+    profile, span = day.asked.profile, day.asked.span
+    seen = max(rate for start, rate in zip(profile.starts, profile.rates, strict=True) if start < span)
+    hours = f"{span / HOUR:.3g} h"
+    if seen >= profile.peak:
+        return hours
+    return f"the first {hours} alone, with {seen:g} requests/s at most, not the peak of {profile.peak:g}"
 
 
 def _times(day: Day) -> list[Table]:
