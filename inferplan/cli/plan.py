@@ -296,8 +296,8 @@ def _note_replaced(values: dict[str, Any], named: WorkloadSpec | None) -> None:
         return
     lengths, usual = [replace(_demand(values, one), chat=False) for one in (named, None)], Slo(percentile=95.0)
     if lengths[0] == lengths[1] and asked_limits(values, named, usual) == asked_limits(values, None, usual):
-        left = "that its requests are messages" if named.chat else "its name"
-        click.echo(f"note: other options replace all of workload {named.name} but {left}", err=True)
+        left = "only that requests are chat messages is its own" if named.chat else "nothing of it is left"
+        click.echo(f"note: lengths and limits are yours, not those of workload {named.name}; {left}", err=True)
 
 
 def _of_cadence(values: dict[str, Any]) -> dict[str, Any]:

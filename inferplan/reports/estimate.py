@@ -355,7 +355,7 @@ def _latency_figures(estimate: Estimate) -> list[Figure]:
             seen=several and not encodes,
         ),
         text(
-            f"output tokens per second per {'sample' if several else 'user'}",
+            f"output tokens per second per {'sample' if several else 'user'}, after the first",
             "-" if tpot is None else f"{1 / float(tpot):,.1f}",
             seen=not encodes,
         ),
@@ -489,6 +489,9 @@ def basis_note(estimate: Estimate) -> str:
         shares += f"; {file_share(estimate.decode):.0%} by {calibration.overlay.file}"
     step = "" if estimate.deployment.model.encodes else "decode "
     described = f"{calibration.described} ({step}time: {shares})"
+    if calibration.name == "transferred":  # those of a class of memory
+        gpu = estimate.deployment.hardware.name
+        return f"basis: {estimate.basis}: {gpu} was not measured, its constants are other GPUs'{_anchored(estimate)}"
     return f"basis: {estimate.basis}, constants {described}{_anchored(estimate)}"
 
 

@@ -26,8 +26,8 @@ _WITHIN = (
     "largest (for yours: --gpu NAME --memory SIZE)"
 )
 QUALITY_NOTE = (
-    "quality kept: the lowest published share of the unquantised model's score (configs/quality.yaml); judge for "
-    "yourself whether answers in a narrower format are good enough"
+    "quality kept: the score in that format over the unquantised model's, in the published test where it lost most "
+    "(configs/quality.yaml); test answers in a narrower format yourself"
 )
 SPARE = ("KV pool", "weights", "longest context", "price of")
 _RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value", "per hour"})

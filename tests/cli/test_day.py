@@ -349,7 +349,18 @@ def test_a_day_counts_the_replicas_of_a_plan(run: Run) -> None:
 
 
 def test_a_part_of_the_day_says_what_it_leaves_out(run: Run) -> None:
-    asked = ["day", "llama-3.1-8b", "--gpu", "h100-sxm", "--workload", "chat", "--cold-start", "60s", "--duration", "5min"]
+    asked = [
+        "day",
+        "llama-3.1-8b",
+        "--gpu",
+        "h100-sxm",
+        "--workload",
+        "chat",
+        "--cold-start",
+        "60s",
+        "--duration",
+        "5min",
+    ]
     first = run(*asked, "--profile", "00:00=3,08:00=20").out.splitlines()[0]
     assert "the first 0.0833 h alone, with 3 requests/s at most, not the peak of 20, profile" in first
     assert ": 0.0833 h, profile" in run(*asked, "--profile", "00:00=3,08:00=2").out.splitlines()[0]
