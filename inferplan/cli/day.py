@@ -43,6 +43,7 @@ from inferplan.cli.options import (
 )
 from inferplan.cli.replay import Replayed, replay_of, replay_options
 from inferplan.cli.restarts import cold_start_of
+from inferplan.compiled import state
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
@@ -86,6 +87,8 @@ _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (("min_replicas", "max_replicas"), frozenset({"reactive", "scheduled"})),
 )
 """Options that some policies alone follow, and those."""
+_LONG, _EACH = 1_000_000, 25e-6
+"""Requests of which a note says how long they take, and seconds of each in Python (docs/performance.md, A day)."""
 _SIZED = 20_000
 """Requests of a log whose prompts share text on which a replica is sized, the first: it is replayed some ten times."""
 _STARTS = (
@@ -185,6 +188,11 @@ def day_command(
             _ = one.deployment.hardware.tdp  # an error without one, before the day
             require_together("day", one.deployment.features | {"energy"})
     total = load.requests(designs[0].asked.span) * sum(len(one.asked.policies) for one in designs)
+    if total >= _LONG and state() != "in use":
+        seconds = (
+            f"{total * _EACH / 60:.0f} min of a quiet core; ten times faster: inferplan compile (a C compiler, 5 s)"
+        )
+        click.echo(f"note: {total:,.0f} requests under all policies, about {seconds}", err=True)
     try:
         with counting("requests", total) as progress:
             days = simulate_days(designs, progress, processes(jobs), lambda said: click.echo(f"note: {said}", err=True))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from inferplan.planning.processes import StoppedError
 from tests.cases import for_each
 from tests.cli.conftest import Run
 from tests.json_page import listed
@@ -364,3 +365,15 @@ def test_a_part_of_the_day_says_what_it_leaves_out(run: Run) -> None:
     first = run(*asked, "--profile", "00:00=3,08:00=20").out.splitlines()[0]
     assert "the first 0.0833 h alone, with 3 requests/s at most, not the peak of 20, profile" in first
     assert ": 0.0833 h, profile" in run(*asked, "--profile", "00:00=3,08:00=2").out.splitlines()[0]
+
+
+def test_a_long_day_says_how_long_it_takes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """24 h of 5 requests/s under three policies are 1,296,000 requests."""
+
+    def stopped(*_: object) -> None:
+        raise StoppedError
+
+    monkeypatch.setattr("inferplan.cli.day.simulate_days", stopped)
+    asked = ["day", "llama-3.1-8b", "--gpu", "h100-sxm", "--workload", "chat", "--cold-start", "60s"]
+    assert "note: 1,296,000 requests under all policies" in run(*asked, "--profile", "00:00=5").err
+    assert "under all policies" not in run(*asked, "--profile", "00:00=1").err
