@@ -371,7 +371,7 @@ def test_a_long_day_says_how_long_it_takes(run: Run, monkeypatch: pytest.MonkeyP
     """24 h of 5 requests/s under three policies are 1,296,000 requests."""
 
     def stopped(*_: object) -> None:
-        raise StoppedError
+        raise StoppedError({})
 
     monkeypatch.setattr("inferplan.cli.day.simulate_days", stopped)
     asked = ["day", "llama-3.1-8b", "--gpu", "h100-sxm", "--workload", "chat", "--cold-start", "60s"]
