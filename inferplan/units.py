@@ -134,7 +134,7 @@ def format_quantity(value: float, unit: str, digits: int = 4) -> str:
 
 
 def format_parameters(count: float) -> str:
-    """Parameters as model names count them: ``"1.03T"``, ``"70.6B"``, ``"494M"``."""
+    """Parameters, or tokens, as model names count them: ``"1.03T"``, ``"70.6B"``, ``"494M"``."""
     unit, size = next((unit, size) for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("", 1.0)) if count >= size)
     return f"{count / size:,.3g}{unit}"
 

@@ -14,7 +14,7 @@ from inferplan.reports.estimate import basis_note, deployment_record
 from inferplan.reports.hosted import never_even
 from inferplan.serving.techniques.applied import refusal
 from inferplan.table import Report, Table
-from inferplan.units import HOURS_PER_MONTH
+from inferplan.units import HOURS_PER_MONTH, format_parameters
 
 
 def batch_cost_report(found: BatchCost) -> Report:
@@ -210,12 +210,13 @@ def _break_even(cost: Cost, api: ApiPrice) -> list[Figure]:
     volume, rate = cost.break_even(api), cost.break_even_rate(api)
     share = volume / cost.capacity_per_month
     verdict = f"{share:.0%} of capacity" if share <= 1 else f"{share:.1f} x capacity: the API costs less at any load"
+    tokens = format_parameters(max(volume * (cost.rates.prompt + cost.rates.output), 1.0))
     return [
         Figure(
             "break_even_requests_per_month",
             volume,
             f"break-even with an API at {api.input:g}/{api.output:g}",
-            lambda requests: f"{requests:,.0f} requests per month ({verdict}), {rate:.3g} per second on average",
+            lambda requests: f"{requests:,.0f} requests per month, {tokens} tokens ({verdict}), {rate:.3g} per second on average",
         ),
         Figure("break_even_requests_per_s", rate if share <= 1 else None),
         Figure("no_break_even", None if share <= 1 else never_even(cost.rates.requests)),

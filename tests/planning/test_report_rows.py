@@ -385,16 +385,16 @@ def test_a_bill_in_lines() -> None:
 
 
 def test_a_bill_beside_that_of_an_api() -> None:
-    """1 and 2 for a million tokens in and out: a request is 0.0012; 21,900 are 18.25 million of them, 13.9 times what
-    1,800 an hour make in a month."""
+    """1 and 2 for a million tokens in and out: a request of 1,000 and 100 is 0.0012; 21,900 are 18.25 million of them,
+    13.9 times what 1,800 an hour make in a month."""
     rows = cells(costs._bill(COST, ApiPrice(input=1.0, output=2.0), None))
     many = 21900 / 0.0012
-    said = f"{many:,.0f} requests per month ({many / (1800 * 730):.1f} x capacity: the API costs less at any load)"
+    said = f"{many:,.0f} requests per month, 20.1B tokens ({many / (1800 * 730):.1f} x capacity: the API costs less at any load)"
     said += ", 6.94 per second on average"  # 18,250,000 in 730 hours of 3,600 s
     assert rows["break-even with an API at 1/2"] == said
     cheap = cells(costs._bill(COST, ApiPrice(input=20.0, output=20.0), None))
     assert cheap["break-even with an API at 20/20"].endswith(
-        " requests per month (76% of capacity), 0.379 per second on average"
+        " requests per month, 1.09B tokens (76% of capacity), 0.379 per second on average"
     )
 
 
