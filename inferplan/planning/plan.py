@@ -201,12 +201,19 @@ class Chosen(Shown):
         """The least cost at each confidence, of what has a known error; empty where nothing has."""
         if not self.has_confidences or self.unkept is not None:
             return []
-        best = self.best if self.supported else self.measured
-        own = Step(self.confidence, None if best is None else best.option)
+        own = Step(self.confidence, self._cheapest_known)
         other = Step(self.other_confidence, None if self.other is None else self.other.option)
         if own.option is None and other.option is None:
             return []
         return Curve(self.searched, self.question, self.known).steps([own, other])
+
+    @property
+    def _cheapest_known(self) -> PlanOption | None:
+        """The least bill at the plan's confidence, of what has a known error: not the plan's where a miss is dear."""
+        if not self.supported:
+            return None if self.measured is None else self.measured.option
+        kept = [one.option for one in (self.best, *self.alternatives) if is_measured(one.option, self.question)]
+        return min(kept, key=lambda one: one.cost or 0.0)
 
     @cached_property
     def in_proportion(self) -> Verified | None:
