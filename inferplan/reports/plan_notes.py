@@ -458,14 +458,16 @@ def times_the_cost(factor: float) -> str:
 
 
 def unknown_line(plan: Plan) -> str:
-    """What costs less than the plan by a prediction whose error nobody knows, and what it would save."""
-    found = plan.unknown
-    if found is None:
+    """What costs less by a prediction whose error nobody knows, and what it would save were predictions right."""
+    found, known = plan.unknown, plan.as_predicted
+    if found is None or known is None:
         return ""
-    saved = (plan.option.cost or 0.0) - (found.option.cost or 0.0)
+    saved = (known.option.cost or 0.0) - (found.option.cost or 0.0)
     unit = found.option.tariff.currency if found.option.tariff else ""
     why = f" ({too_few(found.option.lacking)})" if found.option.lacking else ""
-    return f"cheaper by {saved:,.2f} {unit}/h, with an unknown error: {_beside(plan, found)}{why}"
+    than = "" if known.option.cost == plan.option.cost else f" than {_beside(plan, known)}"
+    line = f"cheaper by {saved:,.2f} {unit}/h{than} if the prediction is right, with an unknown error"
+    return f"{line}: {_beside(plan, found)}{why}"
 
 
 def measured_line(plan: Plan) -> str:

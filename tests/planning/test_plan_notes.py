@@ -59,6 +59,8 @@ def plan(which: Any = None, **more: Any) -> Any:
         "cheaper_verified": None, "unseen": 0, "drafts_help": True, "tiered": [], "curve": [],
         "searched": searched(), "apart": None, "apart_at_least": None, "in_proportion": None,
     }  # fmt: skip
+    found |= more
+    found.setdefault("as_predicted", found["best"] if found["confidence"] == 0.5 else found["other"])
     return SimpleNamespace(**found | more)
 
 
@@ -232,14 +234,17 @@ def test_the_checkpoints_own_format() -> None:
 
 
 def test_what_is_cheaper_with_an_unknown_error() -> None:
+    """By the prediction alone, beside what keeps the limits by it: 5.50 - 4.50, and 6 where that is the plan."""
     assert plan_notes.unknown_line(plan()) == ""
-    cheaper = verified(on({}, cost=4.5, replicas=2, lacking={"pp": 1}))
-    assert plan_notes.unknown_line(plan(unknown=cheaper)) == (
-        "cheaper by 1.50 USD/h, with an unknown error: 2 x (1 device) on h100-sxm at 4.50 USD/h (a band needs 3 "
-        "measured systems or models of each; there are 1 of pp)"
+    cheaper, other = verified(on({}, cost=4.5, replicas=2, lacking={"pp": 1})), verified(option(cost=5.5))
+    assert plan_notes.unknown_line(plan(unknown=cheaper, other=other)) == (
+        "cheaper by 1.00 USD/h than 3 x (1 device) on h100-sxm at 5.50 USD/h if the prediction is right, with an "
+        "unknown error: 2 x (1 device) on h100-sxm at 4.50 USD/h (a band needs 3 measured systems or models of each; "
+        "there are 1 of pp)"
     )
-    bare = plan_notes.unknown_line(plan(unknown=verified(on({}, cost=None, tariff=None))))
-    assert bare == "cheaper by 6.00 /h, with an unknown error: 3 x (1 device) on h100-sxm at no price"
+    bare = plan_notes.unknown_line(plan(unknown=verified(on({}, cost=None, tariff=None)), other=verified()))
+    said = "if the prediction is right, with an unknown error: 3 x (1 device) on h100-sxm at no price"
+    assert bare == f"cheaper by 6.00 /h {said}"
 
 
 def test_a_measured_alternative() -> None:
@@ -764,12 +769,11 @@ def test_what_separate_pools_would_cost() -> None:
     assert said(plan(option(pools=(1, 1)), searched=tried)) == ""
     assert said(plan(searched=tried)) == f"{what}: no tried option keeps the limits"
     least = option(cost=9.0, pools=(2, 1))
-    dear = f"{what} would not cost less: at least 9.00 USD/h in closed form, not simulated"
-    assert said(plan(searched=tried, apart_at_least=least)) == dear
-    one = {"best": verified(option(cost=4.0)), "searched": tried, "confidence": 0.5}
-    assert said(plan(option(cost=4.0), **one, apart_at_least=least)) == f"{dear}; one pool: 4.00 USD/h"
-    bound = "(at least 4.00 USD/h in closed form, not simulated)"
-    assert said(plan(searched=tried, apart_at_least=option(cost=4.0, pools=(1, 1)))) == (
+    dear = f"{what} would not cost less: at least 9.00 USD/h in closed form, not simulated; one pool by the same"
+    one = {"other": verified(option(cost=8.0)), "searched": tried}
+    assert said(plan(option(cost=12.0), **one, apart_at_least=least)) == f"{dear} prediction: 8.00 USD/h"
+    bound = "(at least 4.00 USD/h in closed form, not simulated); one pool by the same prediction: 8.00 USD/h"
+    assert said(plan(**one, apart_at_least=option(cost=4.0, pools=(1, 1)))) == (
         f"{what}: no simulated layout that costs less keeps the limits {bound}"
     )
 
@@ -779,11 +783,13 @@ def test_the_command_that_simulates_separate_pools() -> None:
     told (vllm/engine/arg_utils.py); two GPUs at 2 USD an hour each cost 4."""
     said, tried = plan_notes.apart_line, SimpleNamespace(structures_apart=1)
     apart = option(cost=4.0, replicas=2, pools=(1, 1), slots=64, prompt_budget=8192)
-    found = {"searched": tried, "apart_at_least": apart, "apart": verified(apart)}
+    other = verified(option(cost=5.0, request=FP8))
+    found = {"searched": tried, "apart_at_least": apart, "apart": verified(apart), "other": other}
     line = said(plan(**found))
     assert line.startswith(
         "prompts and decodes on separate pools: 4.00 USD/h for 1 prefill + 1 decode, each 1 device, in native, TTFT "
-        "p95 350 ms, TPOT p95 12.0 ms (simulated, if the prediction is right); to buy: 2 x h100-sxm at 2.00 USD/h"
+        "p95 350 ms, TPOT p95 12.0 ms (simulated, if the prediction is right); one pool by the same prediction: 5.00 "
+        "USD/h for 3 x (1 device), in fp8, 1.00 more; to buy: 2 x h100-sxm at 2.00 USD/h"
     )
     pools = "--prefill-replicas 1 --decode-replicas 1 --max-num-batched-tokens 2048 --max-num-seqs 64"
     flags = f"{pools} --prefill-max-num-seqs 1024 --ttft 0.4s --tpot 0.02s"
