@@ -21,6 +21,7 @@ from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.planning.verify import TOO_SHORT, Verified
+from inferplan.reports.plan import confidence_table
 from inferplan.reports.plan_notes import answer
 from inferplan.reports.plan_record import miss_record, plan_record
 from inferplan.traffic.requests import Lengths, Slo
@@ -203,6 +204,10 @@ def test_a_larger_chance_of_a_miss_where_the_devices_have_less_to_spare(planned:
     brim = plan(full())
     assert brim.miss is not None and planned.miss is not None
     assert brim.miss.chance > planned.miss.chance
+    # the chance is under the load itself, the curve under what fills 80 % of the capacity with it: 1/0.8
+    title = "Cost of safety: each limit kept at p95 with this confidence"
+    assert confidence_table(planned).title == f"{title}, at 125% of the load"
+    assert confidence_table(brim).title == title
 
 
 def test_the_curve_is_what_plans_at_each_confidence_cost(planned: Plan) -> None:

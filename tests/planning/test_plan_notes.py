@@ -14,7 +14,7 @@ from inferplan.catalog.bills import Offer, Tariff
 from inferplan.catalog.workloads import BorrowedLimit, borrowed_limit, load_workload
 from inferplan.figures import Figure
 from inferplan.planning.demand import Demand
-from inferplan.planning.option import Sizing
+from inferplan.planning.option import OwnedGpus, Sizing
 from inferplan.planning.plan import Plan
 from inferplan.planning.power import PowerBudget
 from inferplan.reports import plan_figures, plan_notes
@@ -227,6 +227,9 @@ def test_the_checkpoints_own_format() -> None:
     both = asked(space=replace(space, quants=("fp8", None)))
     none = "in the checkpoint's own format no tried option keeps the limits"
     assert said(plan(option(request=FP8), question=both)) == said(plan(option(request=FP8))) == none
+    owned = asked(sizing=Sizing(owned=OwnedGpus({"h100-sxm": 3})))
+    fewer = " at this load for 3 x h100-sxm; for the most that it carries: --rate most --quant native"
+    assert said(plan(option(request=FP8), question=owned)) == none + fewer
     known = "in the checkpoint's own format: 5 x (1 device) on 5 x h100-sxm at 10.00 USD/h"
     assert said(plan(option(request=FP8), native=own)) == f"{known}, 1.67 times the cost"
     unpriced = verified(option(replicas=5, cost=None, tariff=None))
@@ -264,13 +267,13 @@ def test_the_chance_of_a_miss() -> None:
     assert said(plan()) == "" and said(plan(question=stated)) == unknown
     one = SimpleNamespace(metrics=["ttft"], chance=0.1, held=0.9, cost=20.0, expected=2.0)
     paid = "a miss costs 20.00 USD/h (more replicas, which would keep it), which is 2.00 USD/h on average"
-    assert said(plan(miss=one)) == f"chance of a miss under this load: at most 10%; {paid}"
+    assert said(plan(miss=one)) == f"chance of a miss under the load itself: at most 10%; {paid}"
     unpriced = plan(option(tariff=None, cost=None), miss=one)
     assert said(unpriced) == ""
     two = SimpleNamespace(metrics=["tpot", "ttft"], chance=0.3, held=0.85, cost=500.0, expected=150.0)
     assert said(plan(miss=two, question=stated)) == (
-        "chance of a miss under this load: at most 30% (15% for each of TTFT and TPOT); a miss costs 500.00 USD/h "
-        "(--miss-cost), which is 150.00 USD/h on average"
+        "chance of a miss under the load itself: at most 30% (15% for each of TTFT and TPOT); a miss costs 500.00 "
+        "USD/h (--miss-cost), which is 150.00 USD/h on average"
     )
     for chance, known in ((0.995, False), (0.994, True)):
         sure = SimpleNamespace(metrics=["ttft"], chance=chance, held=0.5, cost=1.0, expected=1.0)
