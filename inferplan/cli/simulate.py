@@ -278,10 +278,12 @@ def _with_load(report: Report, people: People | None, result: SimulationResult, 
     response = float(result.e2el.mean())
     if result.verdict != "overloaded":  # where answers take ever longer, they say nothing of people
         people.require_one_each(response)
-    sessions = report.record.get("sessions")
-    if sessions is None:
-        return with_people(report, people, people.rate(response), response)
-    return with_people(report, people, result.request_rate, response, sessions["duration_s"]["mean"])
+    sessions, lasts = report.record.get("sessions"), None
+    if sessions is not None:
+        lasts = sessions["duration_s"]["mean"]
+        drawn = f"the sessions that this run drew (--seed {values['seed']}) make {result.request_rate:.2g} requests/s"
+        report = replace(report, opening=[drawn, *report.opening])
+    return with_people(report, people, people.rate(response), response, lasts)
 
 
 def _report(
