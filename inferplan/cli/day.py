@@ -269,7 +269,7 @@ def _load(values: dict[str, Any], request: Request) -> _Load:
 
 
 def _require_said(values: dict[str, Any], named: WorkloadSpec | None, deployment: Deployment) -> None:
-    """Raise ``UsageError`` that names all that is missing of a day, where that is more than one thing."""
+    """Raise ``UsageError`` that names all that is missing of a day, where that is a limit or more than one thing."""
     traced = values["profile_from"] is not None
     whole = "--profile burstgpt-conv" + ("" if values["peak"] else " --peak 2")
     lacks = [] if traced or values["profile"] else [Lack("a profile of its load", whole)]
@@ -279,7 +279,7 @@ def _require_said(values: dict[str, Any], named: WorkloadSpec | None, deployment
     lost = question_if_asked(FailuresAsked, values) or question_if_asked(LossesAsked, values)
     if (changing or lost) and cold_start_of(values, None, "--cold-start") is None:
         lacks.append(Lack("the time that a replica takes to start", "--cold-start 90s"))
-    if len(lacks) > 1:
+    if len(lacks) > 1 or (lacks and lacks[0].of_limits):
         refuse_lacks("a day", lacks, "the start depends on your storage and your engine" if changing or lost else "")
 
 

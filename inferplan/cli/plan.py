@@ -254,7 +254,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
 
 
 def _require_said(model: str, values: dict[str, Any], named: WorkloadSpec | None, closed: str | None) -> None:
-    """Raise ``UsageError`` that names all that is missing of the load, where that is more than one thing.
+    """Raise ``UsageError`` that names all that is missing of the load, where that is a limit or more than one thing.
 
     A trace says its own, and files of sessions or classes do.
     """
@@ -265,7 +265,7 @@ def _require_said(model: str, values: dict[str, Any], named: WorkloadSpec | None
     loads = ("rate", "people", "requests", closed or "rate")
     if not (job or any(values[name] is not None for name in loads)):
         lacks.append(Lack("a load", "--rate 10"))
-    if len(lacks) > 1:
+    if len(lacks) > 1 or (lacks and lacks[0].of_limits and values["requests"] is None):
         refuse_lacks("a plan", lacks)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from inferplan.answers.drafting import DraftsAsked
+from inferplan.answers.emit.checkpoint import require_one_checkpoint
 from inferplan.catalog.assemble import Request, assemble, assembled
 from inferplan.catalog.classes import ClassesAsked, asked_classes
 from inferplan.catalog.energy import EnergyAsked
@@ -236,7 +237,7 @@ def simulate_command(
     request = replace(request, media=carried)
     deployment = assembled(request)
     flags = _flags(values)
-    options = with_failures(_run_options(values, request, flags), values, deployment)
+    options = with_failures(_run_options(values, request, deployment, flags), values, deployment)
     _require_thoughts(values)
     _require_balance(flags, deployment, options.fleet.prefill_deployment)
     figures = those(energy=energy is not None, hit_curve=values["hit_curve"])
@@ -277,10 +278,12 @@ def _with_load(report: Report, people: People | None, result: SimulationResult, 
     response = float(result.e2el.mean())
     if result.verdict != "overloaded":  # where answers take ever longer, they say nothing of people
         people.require_one_each(response)
-    sessions = report.record.get("sessions")
-    if sessions is None:
-        return with_people(report, people, people.rate(response), response)
-    return with_people(report, people, result.request_rate, response, sessions["duration_s"]["mean"])
+    sessions, lasts = report.record.get("sessions"), None
+    if sessions is not None:
+        lasts = sessions["duration_s"]["mean"]
+        drawn = f"the sessions that this run drew (--seed {values['seed']}) make {result.request_rate:.2g} requests/s"
+        report = replace(report, opening=[drawn, *report.opening])
+    return with_people(report, people, people.rate(response), response, lasts)
 
 
 def _report(
@@ -524,22 +527,24 @@ def _prefill_request(values: dict[str, Any], request: Request) -> Request | None
     return found if given["gpu"] is None else replace(found, gpu=given["gpu"], calibration=None, memory=None)
 
 
-def _computing_prompts(request: Request) -> Deployment:
-    """What computes prompts. Errors name its own options."""
+def _computing_prompts(request: Request, decodes: tuple[Request, Deployment]) -> Deployment:
+    """What computes prompts for what decodes. Errors name its own options."""
     try:
-        return assemble(request)
+        found = assemble(request)
     except InferplanError as error:
         own = re.compile(rf"--({'|'.join(one.name.replace('_', '-') for one in _OF_PREFILL)})\b")
         what, because, hint = (own.sub(r"--prefill-\1", text) for text in (error.what, error.because, error.hint))
         raise type(error)(what, because, hint) from None
+    require_one_checkpoint((request, found), decodes)
+    return found
 
 
-def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Options:
+def _run_options(values: dict[str, Any], request: Request, deployment: Deployment, flags: Flags) -> Options:
     prompts, cut = _prefill_request(values, request), values["prefill_chunked_prefill"]
     return Options(
         fleet=Fleet(
             **option_values(Fleet, values),
-            prefill_deployment=None if prompts is None else _computing_prompts(prompts),
+            prefill_deployment=None if prompts is None else _computing_prompts(prompts, (request, deployment)),
             prefill_flags=None if cut is None else replace(flags, chunked_prefill=cut),
         ),
         slo=asked_limits(values, _named(values), Slo()),

@@ -294,6 +294,9 @@ class PoolsApart(Spec):
     asked_twice: bool = False
     """A proxy asks the pool of prompts and, when that has answered, the pool that decodes: a request passes the front
     end of both."""
+    one_checkpoint: str = ""
+    """Where servers of both pools are seen to refuse each other's cache unless they started the same checkpoint; empty
+    where nobody saw that."""
     reached: float = Field(default=1.0, gt=0.0, le=1.0)
     """Share of a link's rate at which the cache moves."""
     latency: Seconds = 0.0

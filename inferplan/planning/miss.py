@@ -2,6 +2,8 @@
 
     expected = cost + chance * miss
 
+It is shown beside a plan, and decides between plans where ``--miss-cost`` states ``miss``.
+
 A plan is sized for devices that are slower than predicted by the factor of its confidence, with room to spare
 (``utilisation``), so it may keep its limits on devices that are slower still. ``held`` is the largest of
 :data:`CONFIDENCES` at which simulation keeps them under the load itself. Each metric is slower than the quantile at
@@ -94,11 +96,15 @@ def _repair(option: PlanOption, question: Question) -> float:
 
 
 def least_expected(finalists: Sequence[Verified], question: Question, run: Run) -> Verified | None:
-    """The finalist that is expected to cost least, misses included; of equals the first. finalists: by rising cost.
+    """The cheapest finalist; where the cost of a miss is stated that which is expected to cost least, misses included,
+    of equals the first. finalists: by rising cost.
 
-    One of whose misses nothing is known comes after all others: the cheapest where that is so of all, as at the
-    prediction itself.
+    Where it is derived the bill decides: a search for the least bill does not see all that may be expected to cost
+    less, so that more GPUs to choose from would raise the bill. Of stated misses one of which nothing is known comes
+    after all others: the cheapest where that is so of all, as at the prediction itself.
     """
+    if question.sizing.miss_cost is None:
+        return next(iter(finalists), None)
     best, least = None, (True, inf)
     for one in finalists:
         cost = one.option.cost or 0.0

@@ -54,9 +54,9 @@ WORTH = 0.05
 
 
 _BESIDE = (
-    ("other", "measured", "curve"),
+    ("other", "measured", "curve", "unknown", "apart"),
     ("capacity", "sensitivity", "in_proportion"),
-    ("miss", "native", "unknown", "apart", "cheaper_verified", "measured_between"),
+    ("miss", "native", "cheaper_verified", "measured_between"),
 )
 """What is worked out beside a plan, by what is asked together."""
 
@@ -137,6 +137,12 @@ class Chosen(Shown):
         found = self._beside(self._options(MIDDLE), MIDDLE, Bounds(below=self.option.cost or inf))
         return found or Simulations(most=0, known=self.known).long(own, self.question.at(MIDDLE))
 
+    @property
+    def as_predicted(self) -> Verified | None:
+        """What keeps the limits were the prediction right, which a plan of unknown error is held to: both then rest on
+        the prediction alone. ``None`` where nothing is said of confidences."""
+        return self.best if self.confidence == MIDDLE else self.other
+
     @cached_property
     def measured(self) -> Verified | None:
         """Beside a plan whose error is not known, the cheapest whose is, for the prediction itself; beside one whose
@@ -154,12 +160,12 @@ class Chosen(Shown):
 
     @cached_property
     def unknown(self) -> Verified | None:
-        """What costs less than the plan and keeps the limits by a prediction whose error is not known; ``None`` where
-        nothing does, and beside a plan that is of that kind.
+        """What costs less than a plan with a known error were both predictions right, and is of unknown error; ``None``
+        where nothing does, and beside a plan that is of that kind.
         """
-        if not self.has_confidences or not self.supported or self.confidence == MIDDLE:
+        if self.as_predicted is None or not self.supported or self.confidence == MIDDLE:
             return None
-        below = (self.option.cost or 0.0) * (1 - WORTH)
+        below = (self.as_predicted.option.cost or 0.0) * (1 - WORTH)
         everything = beside(options_at(self.searched, self.question, MIDDLE), self.option.tiers)
         options = [one for one in settled(everything)[0] if not is_measured(one, self.question)]
         return cheapest_within(options, self.question.at(MIDDLE), Bounds(below=below), self.known, MOST_UNKNOWN)
@@ -186,9 +192,9 @@ class Chosen(Shown):
 
     @cached_property
     def apart(self) -> Verified | None:
-        """The same in simulation, were the prediction right (their error is not known), where it costs less than the
-        plan; ``None`` where none of so few that are simulated does."""
-        least, below = self.apart_at_least, self.option.cost or 0.0
+        """The same in simulation, were the prediction right (their error is not known), where it costs less than one
+        pool does then; ``None`` where none of so few that are simulated does."""
+        least, below = self.apart_at_least, (self.as_predicted or self.best).option.cost or 0.0
         if least is None or self.option.pools is not None or (least.cost or inf) >= below:
             return None
         if self.unknown is not None and self.unknown.option.pools is not None:
@@ -201,12 +207,19 @@ class Chosen(Shown):
         """The least cost at each confidence, of what has a known error; empty where nothing has."""
         if not self.has_confidences or self.unkept is not None:
             return []
-        best = self.best if self.supported else self.measured
-        own = Step(self.confidence, None if best is None else best.option)
+        own = Step(self.confidence, self._cheapest_known)
         other = Step(self.other_confidence, None if self.other is None else self.other.option)
         if own.option is None and other.option is None:
             return []
         return Curve(self.searched, self.question, self.known).steps([own, other])
+
+    @property
+    def _cheapest_known(self) -> PlanOption | None:
+        """The least bill at the plan's confidence, of what has a known error: not the plan's where a miss is dear."""
+        if not self.supported:
+            return None if self.measured is None else self.measured.option
+        kept = [one.option for one in (self.best, *self.alternatives) if is_measured(one.option, self.question)]
+        return min(kept, key=lambda one: one.cost or 0.0)
 
     @cached_property
     def in_proportion(self) -> Verified | None:

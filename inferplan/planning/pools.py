@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from collections.abc import Hashable
 from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.answers.emit import checkpoint
 from inferplan.catalog.bills import STATED, Tariff
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.memory import single
@@ -193,12 +195,13 @@ class Halves:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.prompts: dict[tuple[str, str, int], list[Half]] = defaultdict(list)
-        self.decodes: dict[tuple[str, str, int], list[Half]] = defaultdict(list)
+        self.prompts: dict[Hashable, list[Half]] = defaultdict(list)
+        self.decodes: dict[Hashable, list[Half]] = defaultdict(list)
 
     def add(self, priced: PricedGrid, prompts: bool = True, decodes: bool = True) -> None:
         """Another structure: what it costs to carry the demand with it as the pools that it is a candidate for. A pair
-        makes as many drafts in both: the cache of a draft moves with that of its model.
+        makes as many drafts in both: the cache of a draft moves with that of its model. It starts one checkpoint where
+        the engine joins no others.
 
         The limit on TTFT is taken for tokens that cost no time, which no pair beats. What stages do to the slow end of
         TTFT the closed form does not see, so that they would win too often: none are where prompts are computed.
@@ -209,7 +212,9 @@ class Halves:
         if tariff is None or demand.requests_per_second is None:
             return
         prompts = prompts and grid.deployment.parallel.pp == 1
-        key = grid.deployment.engine.name, grid.deployment.precision.kv.name, grid.speculation.length
+        engine = grid.deployment.engine
+        held = checkpoint.held(priced.request, grid.deployment) if engine.apart.one_checkpoint else []
+        key = engine.name, grid.deployment.precision.kv.name, grid.speculation.length, *held
         grain = float(tariff.cost(1))
         each = grain / tariff.filled(1)
         decode = decode_pool(grid, stream) if decodes else None

@@ -125,10 +125,10 @@ def summary_table(plan: Plan) -> Table:
 
 
 def _confidence(plan: Plan) -> str:
-    """``"0.8 for each limit by itself; under this load the chance of missing any of them is at most 1%"``."""
+    """``"0.8 for each limit by itself; under the load itself the chance of missing any of them is at most 1%"``."""
     risk = ""
     if plan.miss is not None and plan.miss.chance < CERTAIN:
-        risk = f"; under this load the chance of missing any of them is at most {plan.miss.chance:.0%}"
+        risk = f"; under the load itself the chance of missing any of them is at most {plan.miss.chance:.0%}"
     return f"{plan.confidence:g} for each limit by itself{risk}"
 
 
@@ -221,7 +221,7 @@ def power_rows(plan: Plan) -> list[list[str]]:
 
 
 def confidence_table(plan: Plan) -> Table:
-    """The least cost at each confidence, with bars."""
+    """The least cost at each confidence, with bars: under the load with the reserve that is planned."""
     most = max((step.cost for step in plan.curve if step.option is not None), default=0.0)
     rows = [
         [
@@ -236,7 +236,9 @@ def confidence_table(plan: Plan) -> Table:
         for alike in alike_steps(plan)
         for step in alike[:1]
     ]
-    return side_by_side(f"Cost of safety: each limit kept at {_at(plan)} with this confidence", rows)
+    loaded = 1 / plan.question.sizing.utilisation
+    at = f", at {loaded:.0%} of the load" if loaded > 1 else ""
+    return side_by_side(f"Cost of safety: each limit kept at {_at(plan)} with this confidence{at}", rows)
 
 
 def _from_to(texts: list[str]) -> str:

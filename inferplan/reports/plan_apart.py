@@ -7,7 +7,6 @@ from collections import Counter
 
 from inferplan.catalog.assemble import Request
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import METRIC_NAMES, Demand, percentile_of
 from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
@@ -27,20 +26,22 @@ def apart_line(plan: Plan) -> str:
     what, found, least = "prompts and decodes on separate pools", plan.apart, plan.apart_at_least
     if least is None:
         return f"{what}: no tried option keeps the limits"
-    one = plan.best if plan.confidence == MIDDLE else plan.other
-    together = "" if one is None else f"; one pool: {money(one.option)}"
+    one = (plan.as_predicted or plan.best).option
+    together = f"one pool by the same prediction: {money(one)}"
     if found is None:
         bound = f"at least {money(least)} in closed form, not simulated"
-        if (least.cost or 0.0) >= (plan.option.cost or 0.0):
-            return f"{what} would not cost less: {bound}{together}"
-        return f"{what}: no simulated layout that costs less keeps the limits ({bound}){together}"
+        if (least.cost or 0.0) >= (one.cost or 0.0):
+            return f"{what} would not cost less: {bound}; {together}"
+        return f"{what}: no simulated layout that costs less keeps the limits ({bound}); {together}"
     option, slo = found.option, plan.question.slo
     held = ", ".join(
         f"{METRIC_NAMES[name]} {percentile_of(slo)} {format_time(found.achieved[name], 3)}" for name in slo.limits
     )
+    saved = (one.cost or 0.0) - (option.cost or 0.0)
     return (
         f"{what}: {money(option)} for {shape(option)}, in {quants(option)}, {held} (simulated, if the prediction is "
-        f"right){together}; to buy: {_bought(option, plan.option)}; {_tried(found, plan.question)}"
+        f"right); {together} for {shape(one)}, in {quants(one)}, {saved:,.2f} more; to buy: "
+        f"{_bought(option, plan.option)}; {_tried(found, plan.question)}"
     )
 
 

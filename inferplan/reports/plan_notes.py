@@ -25,6 +25,7 @@ from inferplan.estimate.resting import outside_band
 from inferplan.estimate.structured import mask_filling
 from inferplan.estimate.support import FEWEST_SYSTEMS, too_few
 from inferplan.figures import Figure
+from inferplan.planning.amount import option_of
 from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
 from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
 from inferplan.planning.forms import forgone_of
@@ -445,7 +446,11 @@ def native_line(plan: Plan) -> str:
     if quants(plan.option) == "native" or plan.question.demand.offline or (tried is not None and None not in tried):
         return ""
     if plan.native is None:
-        return "in the checkpoint's own format no tried option keeps the limits"
+        nothing, question = "in the checkpoint's own format no tried option keeps the limits", plan.question
+        if not question.bounded:
+            return nothing
+        most = f"{option_of(question.demand)} most --quant native"
+        return f"{nothing} at this load for {question.bound}; for the most that it carries: {most}"
     cost, own = plan.option.cost, plan.native.option.cost
     factor = times_the_cost(own / cost) if cost and own else ""
     what = f"{shape(plan.native.option)} on {devices(plan.native.option)} at {money(plan.native.option)}"
@@ -458,14 +463,16 @@ def times_the_cost(factor: float) -> str:
 
 
 def unknown_line(plan: Plan) -> str:
-    """What costs less than the plan by a prediction whose error nobody knows, and what it would save."""
-    found = plan.unknown
-    if found is None:
+    """What costs less by a prediction whose error nobody knows, and what it would save were predictions right."""
+    found, known = plan.unknown, plan.as_predicted
+    if found is None or known is None:
         return ""
-    saved = (plan.option.cost or 0.0) - (found.option.cost or 0.0)
+    saved = (known.option.cost or 0.0) - (found.option.cost or 0.0)
     unit = found.option.tariff.currency if found.option.tariff else ""
     why = f" ({too_few(found.option.lacking)})" if found.option.lacking else ""
-    return f"cheaper by {saved:,.2f} {unit}/h, with an unknown error: {_beside(plan, found)}{why}"
+    than = "" if known.option.cost == plan.option.cost else f" than {_beside(plan, known)}"
+    line = f"cheaper by {saved:,.2f} {unit}/h{than} if the prediction is right, with an unknown error"
+    return f"{line}: {_beside(plan, found)}{why}"
 
 
 def measured_line(plan: Plan) -> str:
@@ -492,7 +499,7 @@ def miss_line(plan: Plan) -> str:
     of_each = f" ({1.0 - risk.held:.0%} for each of {each})" if len(risk.metrics) > 1 else ""
     known = f"at most {risk.chance:.0%}{of_each}" if risk.chance < CERTAIN else "not bounded by what was measured"
     return (
-        f"chance of a miss under this load: {known}; "
+        f"chance of a miss under the load itself: {known}; "
         f"a miss costs {risk.cost:,.2f} {unit}/h ({how}), which is {risk.expected:,.2f} {unit}/h on average"
     )
 

@@ -51,7 +51,12 @@ QUICK = [
         3,
         ["shorter requests, in int4", "--context 3424"],
     ),
-    ("embeddings", "plan bge-m3 --rate 500 --prompt 512", 2, ["hint: --e2e 200ms"]),
+    (
+        "embeddings",
+        "plan bge-m3 --rate 500 --prompt 512",
+        2,
+        ["hint: inferplan plan bge-m3 --rate 500 --prompt 512 --e2e 200ms"],
+    ),
     # a token has 2 x 32 layers x 8 heads x 128 x 2 bytes = 131,072 of 55.84 GB
     ("what will vLLM log", "fit llama-3.1-8b --gpu h100", 0, ["GPU KV cache size: 426,048 tokens"]),
     (
@@ -156,33 +161,43 @@ def test_how_many_people_a_gpu_and_a_budget_serve(run: Run) -> None:
 PRINTED = [
     (
         "the stranger's",
-        "llama-3.3-70b --gpu h100 --rate 20 --prompt 4096 --output 300 --ttft 1s --tpot 40ms",
-        1.0,
-        0.04,
+        "llama-3.3-70b --gpu h100 --rate 4 --prompt 8000 --output 500 --ttft 2s --tpot 40ms",
+        ("8000", "4"),
+        (2.0, 0.04),
     ),
-    ("of a workload", "llama-3.1-70b --gpu h100 --workload rag --rate 20", 0.5, 0.035),
+    (
+        "of a workload",
+        "llama-3.3-70b --gpu h100 --workload rag --rate 20 --ttft 1s --quant fp8",
+        ("4096", "20"),
+        (1.0, 0.035),
+    ),
 ]
 
 
-@for_each(("question", "line", "ttft", "tpot"), PRINTED)
+@for_each(("question", "line", "load", "limits"), PRINTED)
 def test_the_pools_that_a_plan_names_keep_the_limits_in_its_line(
-    question: str, line: str, ttft: float, tpot: float, run: Run
+    question: str, line: str, load: tuple[str, str], limits: tuple[float, float], run: Run
 ) -> None:
     """With the lengths that were asked for, or of the workload (configs/workloads: 4,096 and 512), the rate, the
-    replicas that are named and the limits, which the run keeps; the bill is what its machines cost."""
+    replicas that are named and the limits, which the run keeps; the bill is what its machines cost, and what one pool
+    costs more is so by the plan that the prediction alone asks for."""
     said = run("plan", *line.split())
     found = re.search(
-        r"separate pools: ([\d.]+) USD/h for (\d+) prefill.* \+ (\d+) decode.*to buy: (.*); simulate them: "
-        r"inferplan (.*)",
+        r"separate pools: ([\d.]+) USD/h for (\d+) prefill.* \+ (\d+) decode.*prediction: ([\d.]+) USD/h.*, ([\d.]+) "
+        r"more; to buy: (.*); simulate them: inferplan (.*)",
         said.out,
     )
     assert found is not None, (question, said.out, said.err)
-    bought = re.findall(r"(\d+) x [^(]*\([^)]*\) at ([\d.]+) USD/h", found[4])
+    assert float(found[5]) == pytest.approx(float(found[4]) - float(found[1]), abs=0.01)
+    alone = run("plan", *line.split(), "--aggregated", "--confidence", "0.5", "--format", "json").json
+    assert float(found[4]) == pytest.approx(alone["plan"]["cost"], abs=0.01)
+    bought = re.findall(r"(\d+) x [^(]*\([^)]*\) at ([\d.]+) USD/h", found[6])
     assert sum(int(count) * float(price) for count, price in bought) == pytest.approx(float(found[1]), abs=0.01)
-    words = shlex.split(found[5])
+    words = shlex.split(found[7])
     ran = run(*words, "--format", "json").json
-    assert words[words.index("--prompt") + 1] == "4096" and words[words.index("--rate") + 1] == "20"
+    assert (words[words.index("--prompt") + 1], words[words.index("--rate") + 1]) == load
     assert f"--prefill-replicas {found[2]} --decode-replicas {found[3]}" in " ".join(words)
+    ttft, tpot = limits
     assert ran["slo"] == {"ttft_s": ttft, "tpot_s": tpot}
     assert ran["ttft_s"]["p95"] <= ttft and ran["tpot_s"]["p95"] <= tpot and ran["slo_attained"] >= 0.9
 

@@ -106,6 +106,26 @@ def test_the_load_is_said_first_and_in_json(run: Run) -> None:
     assert flight.splitlines()[0] == first
 
 
+def test_the_load_of_agents_is_expected_and_not_what_a_run_drew(run: Run, questions: list[Question]) -> None:
+    """Calls of a session by hand from the file, where the second number of a uniform length is the least of it as a
+    share: 10 turns, each but the last with 0.08 x 2 sub-agents of 4 calls, 0.7 of the time; 2 turns else. 200 people
+    begin 200 x 25 x 0.15/3600 = 0.208 sessions a second. The mean of 1,000 sessions is known to 5 %."""
+    calls = 0.7 * (10 + 9 * 0.08 * 2 * 4) + 0.3 * 2
+    load = "--sessions coding-agent --people 200"
+    words = f"simulate llama-3.1-8b --gpu h100-sxm {load} --session-count 200 --seed"
+    records = [run(*f"{words} {seed} --format json".split()).json for seed in (0, 1)]
+    rates = [record["people"]["requests_per_s"] for record in records]
+    assert rates[0] == rates[1] == pytest.approx(0.2083 * calls, rel=0.1)
+    fitted = run(*f"fit llama-3.1-8b --gpu h100-sxm {load} --answer-time 3s --format json".split()).json
+    assert fitted["people"]["requests_per_s"] == rates[0]
+    assert run(*PLAN.split(), *load.split(), "--ttft", "1s").code == 3
+    assert questions[-1].demand.requests_per_second == rates[0]
+    said, drawn = run(*f"{words} 0".split()).out.splitlines(), records[0]["throughput"]["requests_per_s"]
+    assert said[0].startswith(f"200 people = {rates[0]:.2g} requests/s")
+    own = f"the sessions that this run drew (--seed 0) make {drawn:.2g} requests/s"
+    assert own in said and drawn != rates[0]
+
+
 def test_a_day_has_people_at_its_peak(run: Run) -> None:
     """At most 60/(60 s + R) requests/s: fewer than one, and more than with an R of 30 s."""
     words = (

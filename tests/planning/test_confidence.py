@@ -261,19 +261,31 @@ def test_without_a_known_error_the_plan_is_for_the_prediction_and_says_so_first(
     assert miss_line(stated).startswith("--miss-cost changes nothing")
 
 
-def test_what_is_known_to_hold_comes_before_what_is_cheaper_and_unknown() -> None:
-    """L40S at 0.40 USD are cheaper than an H100 at 3 by a prediction that nobody has checked."""
+@for_each("price, told", [(0.4, True), (0.8, False)])
+def test_what_is_known_to_hold_comes_before_what_is_cheaper_and_unknown(price: float, told: bool) -> None:
+    """L40S are cheaper than H100 at 3 by a prediction that nobody has checked. What they save is counted against H100
+    by the same prediction: 4 H100 at 0.8 are 3 at 0.5, and 13 L40S at 0.80 save nothing beside those."""
     both = asked(
         space=replace(asked().space, gpus=("l40s", "h100-sxm")),
+        demand=replace(DEMAND, rate=100.0),
         sizing=Sizing(confidence=0.8, insists=False),
-        prices=price_book(stated=["l40s=0.4", "h100-sxm=3"]),
+        prices=price_book(stated=[f"l40s={price}", "h100-sxm=3"]),
     )
     found = plan(both)
     assert found.option.deployment.hardware.name == "h100-sxm" and found.confidence == 0.8
-    assert found.unknown is not None and found.unknown.option.deployment.hardware.name == "l40s"
-    saved = (found.option.cost or 0.0) - (found.unknown.option.cost or 0.0)
-    assert saved > 0 and f"cheaper by {saved:,.2f} USD/h, with an unknown error" in unknown_line(found)
-    assert unknown_line(found) in render(plan_report(found), "table")
+    as_predicted = replace(both, sizing=Sizing(confidence=0.5))
+    ours, other = (
+        plan(replace(as_predicted, space=replace(both.space, gpus=(gpu,)))).option.cost or 0.0
+        for gpu in ("l40s", "h100-sxm")
+    )
+    assert other < (found.option.cost or 0.0) and (ours < other) is told
+    line = unknown_line(found)
+    if told:
+        assert found.unknown is not None and found.unknown.option.cost == ours
+        assert line.startswith(f"cheaper by {other - ours:,.2f} USD/h than 3 x (1 device) on h100-sxm at {other:.2f}")
+        assert line in render(plan_report(found), "table")
+    else:
+        assert found.unknown is None and not line
 
 
 def test_pools_and_drafts_have_no_confidence_of_their_own() -> None:

@@ -21,6 +21,7 @@ from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.planning.verify import TOO_SHORT, Verified
+from inferplan.reports.plan import confidence_table
 from inferplan.reports.plan_notes import answer
 from inferplan.reports.plan_record import miss_record, plan_record
 from inferplan.traffic.requests import Lengths, Slo
@@ -40,6 +41,20 @@ def asked(**sizing: object) -> Question:
         slo=Slo(tpot=0.012, percentile=95.0),
         sizing=Sizing(**({"confidence": 0.8, "insists": False} | sizing)),  # type: ignore[arg-type]
         prices=price_book(stated=["h100-sxm=3"]),
+    )
+
+
+def over(gpus: tuple[str, ...], rate: float, **sizing: object) -> Plan:
+    """The plan for a rate over some GPUs, within two limits."""
+    question = asked(**sizing)
+    return plan(
+        replace(
+            question,
+            space=replace(question.space, gpus=gpus),
+            demand=Demand(prompt=Lengths(mean=1155), output=Lengths(mean=211), rate=rate),
+            slo=Slo(ttft=0.3, tpot=0.03, percentile=95.0),
+            prices=price_book(stated=["h100-sxm=3.49", "b200-hgx=6.79"]),
+        )
     )
 
 
@@ -115,9 +130,26 @@ def test_the_cost_of_a_miss_may_be_stated() -> None:
     assert plan(full(miss_cost=0.0)).confidence == 0.8
 
 
-def test_the_choice_is_by_cost_and_the_chance_of_a_miss(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_gpus_to_choose_from_never_raise_the_bill() -> None:
+    """The plan over two GPUs costs what the cheaper of the plans over each does, at each confidence of its curve too:
+    at 38 requests a second one B200 does for 6.79, and two H100 for 6.98 miss less often."""
+    both = over(("h100-sxm", "b200-hgx"), 38.0)
+    alone = [over((gpu,), 38.0) for gpu in ("h100-sxm", "b200-hgx")]
+    assert both.option.cost == min(one.option.cost or 0.0 for one in alone)
+    least = [min(costs) for costs in zip(*([step.cost for step in one.curve] for one in alone), strict=True)]
+    assert [step.cost for step in both.curve] == least
+
+
+def test_a_dear_miss_buys_what_misses_less_often_and_its_curve_still_has_the_least_bill() -> None:
+    """One B200 for 6.79 may miss twice as often as two H100 for 6.98; at 1,000 an hour that is worth more than 0.19."""
+    found = over(("h100-sxm", "b200-hgx"), 38.0, miss_cost=1000.0)
+    assert (found.option.deployment.hardware.name, found.option.cost) == ("h100-sxm", 6.98)
+    assert {step.confidence: step.cost for step in found.curve}[found.confidence] == 6.79
+
+
+def test_a_stated_miss_decides_by_its_cost_and_chance(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """10 + 0.2 x 20 = 14 is more than 12 + 0.01 x 20 = 12.2; at 10 + 0.2 x 5 = 11 the first is cheaper. What costs more
-    than the least so far is not looked at."""
+    than the least so far is not looked at. Of a derived one the bill decides."""
     plans = [replace(planned.best, option=replace(planned.option, cost=cost)) for cost in (10.0, 12.0, 13.0)]
     for cost, best in ((20.0, 1), (5.0, 0)):
         looked_at: list[float] = []
@@ -128,8 +160,9 @@ def test_the_choice_is_by_cost_and_the_chance_of_a_miss(planned: Plan, monkeypat
             return Miss(held=held, metrics=TPOT, cost=cost)
 
         monkeypatch.setattr(miss, "miss_of", risk)
-        assert least_expected(plans, planned.question, lambda option: planned.best) is plans[best]
+        assert least_expected(plans, asked(miss_cost=cost), lambda option: planned.best) is plans[best]
         assert looked_at == [10.0, 12.0][: best + 1]
+        assert least_expected(plans, asked(), lambda option: planned.best) is plans[0]
 
 
 @for_each(
@@ -152,7 +185,7 @@ def test_what_is_not_known_is_no_better_than_what_is(
         for one, risk in zip(plans, risks, strict=True)
     }
     monkeypatch.setattr(miss, "miss_of", lambda option, *_: known[option.cost])
-    assert least_expected(plans, planned.question, lambda option: planned.best) is plans[best]
+    assert least_expected(plans, asked(miss_cost=1.0), lambda option: planned.best) is plans[best]
 
 
 def test_a_run_that_is_too_short_leaves_what_was_seen_before(planned: Plan) -> None:
@@ -171,6 +204,10 @@ def test_a_larger_chance_of_a_miss_where_the_devices_have_less_to_spare(planned:
     brim = plan(full())
     assert brim.miss is not None and planned.miss is not None
     assert brim.miss.chance > planned.miss.chance
+    # the chance is under the load itself, the curve under what fills 80 % of the capacity with it: 1/0.8
+    title = "Cost of safety: each limit kept at p95 with this confidence"
+    assert confidence_table(planned).title == f"{title}, at 125% of the load"
+    assert confidence_table(brim).title == title
 
 
 def test_the_curve_is_what_plans_at_each_confidence_cost(planned: Plan) -> None:

@@ -472,6 +472,31 @@ def test_each_pool_is_searched_with_its_own_ways_to_spread_experts() -> None:
     assert {(o.deployment.parallel.redundant, o.deployment.two_batches) for o in options} == {(0, None)}
 
 
+@for_each("engine, compared", [("vllm", True), ("sglang", False), ("trtllm", False)])
+def test_pools_start_one_checkpoint_where_the_engine_compares_its_name(engine: str, compared: bool) -> None:
+    """vLLM hashes the model's name (pull request 29503): int8 and 4-bit weights are checkpoints of two names, fp8 is
+    made of the released one. SGLang compares pages and the format of the cache (``disaggregation/common/conn.py``),
+    TensorRT-LLM its shape and type (``CacheFormatter::inquireSupport``)."""
+    space = Space(
+        base=Request(model="llama-3.3-70b", gpu=""),
+        gpus=("h100-sxm",),
+        quants=(None, "fp8", "int8", "w4a16"),
+        tp=(2, 4),
+        pp=(1,),
+        engines=(engine,),
+    )
+    demand = Demand(prompt=Lengths(mean=8000), output=Lengths(mean=500), rate=4.0)
+    stream = Stream(demand, Slo(ttft=2.0, tpot=0.04), Sizing())
+    options = search(space, stream, price_book(stated=["h100-sxm=3"])).options
+    name = {None: "released", "fp8": "released"}
+    pairs = [
+        {name.get(quant, quant) for quant in (option.request.quant, option.prompts.request.quant)}
+        for option in options
+        if option.prompts is not None
+    ]
+    assert pairs and all(len(names) == 1 for names in pairs) is compared
+
+
 def test_an_interval_between_prompts_is_of_every_candidate_that_heeds_it() -> None:
     """vLLM without pipeline stages; TensorRT-LLM has no such flag, and alone it is refused at once, as is a delayer."""
     base = Request(model="gpt-oss-20b", gpu="", ideal=True, flags=EngineFlags(prefill_schedule_interval=4))

@@ -14,7 +14,7 @@ from inferplan.catalog.bills import Offer, Tariff
 from inferplan.catalog.workloads import BorrowedLimit, borrowed_limit, load_workload
 from inferplan.figures import Figure
 from inferplan.planning.demand import Demand
-from inferplan.planning.option import Sizing
+from inferplan.planning.option import OwnedGpus, Sizing
 from inferplan.planning.plan import Plan
 from inferplan.planning.power import PowerBudget
 from inferplan.reports import plan_figures, plan_notes
@@ -59,6 +59,8 @@ def plan(which: Any = None, **more: Any) -> Any:
         "cheaper_verified": None, "unseen": 0, "drafts_help": True, "tiered": [], "curve": [],
         "searched": searched(), "apart": None, "apart_at_least": None, "in_proportion": None,
     }  # fmt: skip
+    found |= more
+    found.setdefault("as_predicted", found["best"] if found["confidence"] == 0.5 else found["other"])
     return SimpleNamespace(**found | more)
 
 
@@ -225,6 +227,9 @@ def test_the_checkpoints_own_format() -> None:
     both = asked(space=replace(space, quants=("fp8", None)))
     none = "in the checkpoint's own format no tried option keeps the limits"
     assert said(plan(option(request=FP8), question=both)) == said(plan(option(request=FP8))) == none
+    owned = asked(sizing=Sizing(owned=OwnedGpus({"h100-sxm": 3})))
+    fewer = " at this load for 3 x h100-sxm; for the most that it carries: --rate most --quant native"
+    assert said(plan(option(request=FP8), question=owned)) == none + fewer
     known = "in the checkpoint's own format: 5 x (1 device) on 5 x h100-sxm at 10.00 USD/h"
     assert said(plan(option(request=FP8), native=own)) == f"{known}, 1.67 times the cost"
     unpriced = verified(option(replicas=5, cost=None, tariff=None))
@@ -232,14 +237,17 @@ def test_the_checkpoints_own_format() -> None:
 
 
 def test_what_is_cheaper_with_an_unknown_error() -> None:
+    """By the prediction alone, beside what keeps the limits by it: 5.50 - 4.50, and 6 where that is the plan."""
     assert plan_notes.unknown_line(plan()) == ""
-    cheaper = verified(on({}, cost=4.5, replicas=2, lacking={"pp": 1}))
-    assert plan_notes.unknown_line(plan(unknown=cheaper)) == (
-        "cheaper by 1.50 USD/h, with an unknown error: 2 x (1 device) on h100-sxm at 4.50 USD/h (a band needs 3 "
-        "measured systems or models of each; there are 1 of pp)"
+    cheaper, other = verified(on({}, cost=4.5, replicas=2, lacking={"pp": 1})), verified(option(cost=5.5))
+    assert plan_notes.unknown_line(plan(unknown=cheaper, other=other)) == (
+        "cheaper by 1.00 USD/h than 3 x (1 device) on h100-sxm at 5.50 USD/h if the prediction is right, with an "
+        "unknown error: 2 x (1 device) on h100-sxm at 4.50 USD/h (a band needs 3 measured systems or models of each; "
+        "there are 1 of pp)"
     )
-    bare = plan_notes.unknown_line(plan(unknown=verified(on({}, cost=None, tariff=None))))
-    assert bare == "cheaper by 6.00 /h, with an unknown error: 3 x (1 device) on h100-sxm at no price"
+    bare = plan_notes.unknown_line(plan(unknown=verified(on({}, cost=None, tariff=None)), other=verified()))
+    said = "if the prediction is right, with an unknown error: 3 x (1 device) on h100-sxm at no price"
+    assert bare == f"cheaper by 6.00 /h {said}"
 
 
 def test_a_measured_alternative() -> None:
@@ -259,13 +267,13 @@ def test_the_chance_of_a_miss() -> None:
     assert said(plan()) == "" and said(plan(question=stated)) == unknown
     one = SimpleNamespace(metrics=["ttft"], chance=0.1, held=0.9, cost=20.0, expected=2.0)
     paid = "a miss costs 20.00 USD/h (more replicas, which would keep it), which is 2.00 USD/h on average"
-    assert said(plan(miss=one)) == f"chance of a miss under this load: at most 10%; {paid}"
+    assert said(plan(miss=one)) == f"chance of a miss under the load itself: at most 10%; {paid}"
     unpriced = plan(option(tariff=None, cost=None), miss=one)
     assert said(unpriced) == ""
     two = SimpleNamespace(metrics=["tpot", "ttft"], chance=0.3, held=0.85, cost=500.0, expected=150.0)
     assert said(plan(miss=two, question=stated)) == (
-        "chance of a miss under this load: at most 30% (15% for each of TTFT and TPOT); a miss costs 500.00 USD/h "
-        "(--miss-cost), which is 150.00 USD/h on average"
+        "chance of a miss under the load itself: at most 30% (15% for each of TTFT and TPOT); a miss costs 500.00 "
+        "USD/h (--miss-cost), which is 150.00 USD/h on average"
     )
     for chance, known in ((0.995, False), (0.994, True)):
         sure = SimpleNamespace(metrics=["ttft"], chance=chance, held=0.5, cost=1.0, expected=1.0)
@@ -764,12 +772,11 @@ def test_what_separate_pools_would_cost() -> None:
     assert said(plan(option(pools=(1, 1)), searched=tried)) == ""
     assert said(plan(searched=tried)) == f"{what}: no tried option keeps the limits"
     least = option(cost=9.0, pools=(2, 1))
-    dear = f"{what} would not cost less: at least 9.00 USD/h in closed form, not simulated"
-    assert said(plan(searched=tried, apart_at_least=least)) == dear
-    one = {"best": verified(option(cost=4.0)), "searched": tried, "confidence": 0.5}
-    assert said(plan(option(cost=4.0), **one, apart_at_least=least)) == f"{dear}; one pool: 4.00 USD/h"
-    bound = "(at least 4.00 USD/h in closed form, not simulated)"
-    assert said(plan(searched=tried, apart_at_least=option(cost=4.0, pools=(1, 1)))) == (
+    dear = f"{what} would not cost less: at least 9.00 USD/h in closed form, not simulated; one pool by the same"
+    one = {"other": verified(option(cost=8.0)), "searched": tried}
+    assert said(plan(option(cost=12.0), **one, apart_at_least=least)) == f"{dear} prediction: 8.00 USD/h"
+    bound = "(at least 4.00 USD/h in closed form, not simulated); one pool by the same prediction: 8.00 USD/h"
+    assert said(plan(**one, apart_at_least=option(cost=4.0, pools=(1, 1)))) == (
         f"{what}: no simulated layout that costs less keeps the limits {bound}"
     )
 
@@ -779,11 +786,13 @@ def test_the_command_that_simulates_separate_pools() -> None:
     told (vllm/engine/arg_utils.py); two GPUs at 2 USD an hour each cost 4."""
     said, tried = plan_notes.apart_line, SimpleNamespace(structures_apart=1)
     apart = option(cost=4.0, replicas=2, pools=(1, 1), slots=64, prompt_budget=8192)
-    found = {"searched": tried, "apart_at_least": apart, "apart": verified(apart)}
+    other = verified(option(cost=5.0, request=FP8))
+    found = {"searched": tried, "apart_at_least": apart, "apart": verified(apart), "other": other}
     line = said(plan(**found))
     assert line.startswith(
         "prompts and decodes on separate pools: 4.00 USD/h for 1 prefill + 1 decode, each 1 device, in native, TTFT "
-        "p95 350 ms, TPOT p95 12.0 ms (simulated, if the prediction is right); to buy: 2 x h100-sxm at 2.00 USD/h"
+        "p95 350 ms, TPOT p95 12.0 ms (simulated, if the prediction is right); one pool by the same prediction: 5.00 "
+        "USD/h for 3 x (1 device), in fp8, 1.00 more; to buy: 2 x h100-sxm at 2.00 USD/h"
     )
     pools = "--prefill-replicas 1 --decode-replicas 1 --max-num-batched-tokens 2048 --max-num-seqs 64"
     flags = f"{pools} --prefill-max-num-seqs 1024 --ttft 0.4s --tpot 0.02s"

@@ -9,6 +9,7 @@ from inferplan.answers.emit.replica import Launch
 from inferplan.catalog.assemble import Request, native_precision
 from inferplan.catalog.files import variant
 from inferplan.catalog.quality import quantised_checkpoint
+from inferplan.devices.engine import Engine
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import YARN, ModelSpec
@@ -137,20 +138,38 @@ def online(launch: Launch, deployment: Deployment | None = None) -> str | None:
 
     deployment: another model on the same devices, such as that of the drafts. ``None`` where it cannot or need not.
     """
-    deployment = deployment or launch.deployment
+    return _online(deployment or launch.deployment, launch.deployment.engine)
+
+
+def _online(deployment: Deployment, engine: Engine) -> str | None:
     precision, native = deployment.precision, native_precision(deployment.model)
     fp8 = {precision.weights.name, precision.experts.name, precision.activations.name} == {"fp8"}
     wide = native.weights == native.base == native.experts
     rest = precision.embedding == native.embedding and precision.head == native.head and not precision.exceptions
-    engine = launch.deployment.engine
     return ONLINE.get((engine.name, engine.defaults.version)) if fp8 and wide and rest else None
 
 
+def held(request: Request, deployment: Deployment) -> list[str]:
+    """What a checkpoint must hold that neither the released one does nor the engine makes as it loads."""
+    found = tensor_changes(request, deployment)
+    return [text for text in found if "prun" in text] if _online(deployment, deployment.engine) else found
+
+
+def require_one_checkpoint(prompts: tuple[Request, Deployment], decodes: tuple[Request, Deployment]) -> None:
+    """Raise ``UsageError`` for pools of two checkpoints under an engine that joins those of one alone."""
+    engine, (first, then) = decodes[1].engine, (", ".join(held(*one)) for one in (prompts, decodes))
+    if engine.apart.one_checkpoint and first != then:
+        of = " and ".join(f"one with {each}" if each else "the released one" for each in (first, then))
+        raise UsageError(
+            f"{engine.describe()} joins no pools of two checkpoints: {of}",
+            because=f"servers compare its name: {engine.apart.one_checkpoint}",
+            hint="one --quant for both, or --engine sglang",
+        )
+
+
 def checkpoint_needs(launch: Launch) -> str | None:
-    """What the checkpoint must hold that neither the released one does nor the engine makes as it loads."""
-    found = tensor_changes(launch.request, launch.deployment)
-    if online(launch):
-        found = [text for text in found if "prun" in text]
+    """The same in words, with a file of its own where the engine reads no other; ``None`` for nothing."""
+    found = held(launch.request, launch.deployment)
     if launch.deployment.engine.name == "llama.cpp" and not launch.request.model.endswith(".gguf"):
         found = ["a GGUF file of the model", *found]
     return ", ".join(found) or None

@@ -289,7 +289,7 @@ function cautions({ plan, native_alternative: native }) {
     plan.error_unknown && plan.error_unknown[0].toUpperCase() + plan.error_unknown.slice(1) + ".",
     plan.confidence &&
       `Each limit is kept with a chance of ${percent(plan.confidence, 0)}` +
-        (plan.miss ? `; under this load the chance of a miss is at most ${percent(plan.miss.chance_at_most, 0)}.` : "."),
+        (plan.miss ? `; under the load itself the chance of a miss is at most ${percent(plan.miss.chance_at_most, 0)}.` : "."),
     plan.quality &&
       `In ${plan.quality.quant}: ${plan.quality.said}.` +
         (plan.quality.checkpoint ? ` Checkpoint: ${plan.quality.checkpoint}.` : "") +
