@@ -225,6 +225,11 @@ class HardwareSpec(Spec):
         return link.name == self.links[0].name and link.domain is not None and link.domain > node
 
     @property
+    def processor(self) -> bool:
+        """Whether it is the processor of a host: its memory is that of DIMMs."""
+        return self.memory.kind.startswith("DDR") and not self.links
+
+    @property
     def to_host(self) -> Link:
         """The link to the host's memory. Raises ``MissingFactError`` where none is on file."""
         if isinstance(self.host_link, Link):
@@ -253,7 +258,7 @@ class HardwareSpec(Spec):
         if wide is None:
             return "another GPU, or its peaks in a copy of the hardware YAML"
         if math in WIDE:
-            return f"--quant {wide}, or another GPU"
+            return f"--quant {wide}, its {math} peak in a copy of the hardware YAML, or another GPU"
         return f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU"
 
     def joined(self, sockets: int) -> Self:
@@ -346,6 +351,13 @@ class HardwareSpec(Spec):
         for link in self.links:
             if link.domain is None or link.domain >= group:
                 return link
+        if self.processor:
+            beside = f", or two beside a GPU: --engine ktransformers --host {_SOCKETS}x-{self.name}"
+            raise MissingFactError(
+                f"a model on {group} x {self.name} is not modelled",
+                because="no link between sockets is on file, and published rates of two differ threefold",
+                hint=f"one socket, --gpu {self.name}{beside if self.segment == 'datacenter' else ''}",
+            )
         known = ", ".join(f"{link.name} joins {link.domain}" for link in self.links) or "no link is on file"
         raise MissingFactError(
             f"no link on file joins {group} x {self.name}",
