@@ -37,6 +37,11 @@ class Memory(Spec):
     """Who limits what the GPU may use of memory that the processor shares (``configs/wired.yaml``)."""
 
     @property
+    def dimms(self) -> bool:
+        """Whether it is that of DIMMs: of a processor, not of an accelerator."""
+        return self.kind.startswith("DDR")
+
+    @property
     def labelled(self) -> float | None:
         """The figure of the label [GB]; ``None`` where it names none: the DIMMs of a socket are chosen by its owner."""
         found = re.search(r"(\d+(?:\.\d+)?) ?([GT])i?B\b", self.label)
@@ -225,11 +230,6 @@ class HardwareSpec(Spec):
         return link.name == self.links[0].name and link.domain is not None and link.domain > node
 
     @property
-    def processor(self) -> bool:
-        """Whether it is the processor of a host: its memory is that of DIMMs."""
-        return self.memory.kind.startswith("DDR") and not self.links
-
-    @property
     def to_host(self) -> Link:
         """The link to the host's memory. Raises ``MissingFactError`` where none is on file."""
         if isinstance(self.host_link, Link):
@@ -351,13 +351,8 @@ class HardwareSpec(Spec):
         for link in self.links:
             if link.domain is None or link.domain >= group:
                 return link
-        if self.processor:
-            beside = f", or two beside a GPU: --engine ktransformers --host {_SOCKETS}x-{self.name}"
-            raise MissingFactError(
-                f"a model on {group} x {self.name} is not modelled",
-                because="no link between sockets is on file, and published rates of two differ threefold",
-                hint=f"one socket, --gpu {self.name}{beside if self.segment == 'datacenter' else ''}",
-            )
+        if self.memory.dimms:
+            raise _two_sockets(self, group)
         known = ", ".join(f"{link.name} joins {link.domain}" for link in self.links) or "no link is on file"
         raise MissingFactError(
             f"no link on file joins {group} x {self.name}",
@@ -386,6 +381,15 @@ class HardwareSpec(Spec):
                 inside = ranks
             joined = domain
         return (*found, _level(widest, group / inside, inside, joined))
+
+
+def _two_sockets(hardware: HardwareSpec, group: int) -> MissingFactError:
+    beside = f", or two beside a GPU: --engine ktransformers --host {_SOCKETS}x-{hardware.name}"
+    return MissingFactError(
+        f"a model on {group} x {hardware.name} is not modelled",
+        because="no link between sockets is on file, and published rates of two differ threefold",
+        hint=f"one socket, --gpu {hardware.name}{beside if hardware.segment == 'datacenter' else ''}",
+    )
 
 
 def _level(link: Link, size: float, ranks: float, devices: int) -> Level:
