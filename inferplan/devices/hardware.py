@@ -351,14 +351,7 @@ class HardwareSpec(Spec):
         for link in self.links:
             if link.domain is None or link.domain >= group:
                 return link
-        if self.memory.dimms:
-            raise _two_sockets(self, group)
-        known = ", ".join(f"{link.name} joins {link.domain}" for link in self.links) or "no link is on file"
-        raise MissingFactError(
-            f"no link on file joins {group} x {self.name}",
-            because=known,
-            hint="fewer devices in the group, or add the link to a copy of the hardware YAML (scale-out: no domain)",
-        )
+        raise _unjoined(self, group)
 
     def levels(self, group: int, span: int) -> tuple[Level, ...]:
         """The fabrics that ``group`` ranks, evenly spaced over ``span`` devices, talk over; innermost first.
@@ -383,12 +376,19 @@ class HardwareSpec(Spec):
         return (*found, _level(widest, group / inside, inside, joined))
 
 
-def _two_sockets(hardware: HardwareSpec, group: int) -> MissingFactError:
-    beside = f", or two beside a GPU: --engine ktransformers --host {_SOCKETS}x-{hardware.name}"
+def _unjoined(hardware: HardwareSpec, group: int) -> MissingFactError:
+    """No link on file joins so many."""
+    if hardware.memory.dimms:
+        beside = f", or two beside a GPU: --engine ktransformers --host {_SOCKETS}x-{hardware.name}"
+        return MissingFactError(
+            f"a model on {group} x {hardware.name} is not modelled",
+            because="no link between sockets is on file, and published rates of two differ threefold",
+            hint=f"one socket, --gpu {hardware.name}{beside if hardware.segment == 'datacenter' else ''}",
+        )
     return MissingFactError(
-        f"a model on {group} x {hardware.name} is not modelled",
-        because="no link between sockets is on file, and published rates of two differ threefold",
-        hint=f"one socket, --gpu {hardware.name}{beside if hardware.segment == 'datacenter' else ''}",
+        f"no link on file joins {group} x {hardware.name}",
+        because=", ".join(f"{link.name} joins {link.domain}" for link in hardware.links) or "no link is on file",
+        hint="fewer devices in the group, or add the link to a copy of the hardware YAML (scale-out: no domain)",
     )
 
 
