@@ -222,12 +222,18 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
 def usual_engine(model: str, gpu: str) -> str:
     """The engine where none is named: the one that is usual for a device's maker or a checkpoint's form, else vLLM."""
     try:
-        vendor = load_hardware(counted(gpu).gpu).vendor
+        device = load_hardware(counted(gpu).gpu)
     except InferplanError:
         return "vllm"  # whoever reads the name again says what is wrong with it
     specs = (load("engines", name, EngineSpec) for name in names("engines"))
-    usual = (one for one in specs if vendor in one.usual_for.vendors or model.endswith(tuple(one.usual_for.suffixes)))
-    return next((one.name for one in usual), "vllm")
+    usual = (
+        one.name
+        for one in specs
+        if device.vendor in one.usual_for.vendors
+        or (one.usual_for.processors and device.memory.dimms)
+        or model.endswith(tuple(one.usual_for.suffixes))
+    )
+    return next(usual, "vllm")
 
 
 def engines_beside(hardware: HardwareSpec) -> tuple[str, ...]:

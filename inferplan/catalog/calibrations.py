@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import ReleaseDates, Releases
 from inferplan.errors import InferplanError, UnknownNameError, UsageError
 from inferplan.spec import Spec
+from inferplan.work.formats import WIDE
 
 IN_SLOTS = "hops of cards in slots"
 
@@ -54,7 +55,18 @@ def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm")
 
 def _on_file(hardware: HardwareSpec, engine: str) -> Calibration:
     """The constants on file for a device, of the kernels that the engine brings."""
-    return _over_slots(_of_file(hardware, engine), hardware, engine.partition("@")[0])
+    name = engine.partition("@")[0]
+    found = _over_slots(_of_file(hardware, engine), hardware, name)
+    if not hardware.memory.dimms or own_kernels(hardware, name) is not None:
+        return found
+    return _noting(
+        found, f"no kernels of {name} were timed on processors: those of GPUs stand for them; llama.cpp has its own"
+    )
+
+
+def _noting(found: Calibration, said: str) -> Calibration:
+    """The constants with one more note."""
+    return found.model_copy(update={"note": f"{found.note}; {said}" if found.note else said})
 
 
 def _over_slots(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibration:
@@ -97,34 +109,55 @@ def _of_file(hardware: HardwareSpec, engine: str) -> Calibration:
         found = with_release(found, name, version)
     if hardware.preliminary:
         said = f"announced figures of {hardware.name}, which may change; nothing was measured on it"
-        found = found.for_vendor("").model_copy(update={"note": f"{found.note}; {said}" if found.note else said})
+        found = _noting(found.for_vendor(""), said)
     if hardware.part is not None:
         said = (
             f"no MIG instance was measured: the constants of the whole {hardware.part.of} are used, and their error "
             "is not known"
         )
-        found = found.for_vendor("").model_copy(update={"note": f"{found.note}; {said}" if found.note else said})
+        found = _noting(found.for_vendor(""), said)
     own = own_kernels(hardware, name)
     if own is not None and constants_file(own) == file:
         found = _beside_class(found.for_vendor(hardware.vendor), hardware, name)
         found = found if own.reads is None else found.reading(own.reads, own.experts_of(hardware))
-        return _computing(found, own.flop, hardware)
+        return _computing(found, own, hardware)
     if _of_another(found, hardware):
         return _carried(found, hardware, name)
     return _of_engine(found.for_vendor(hardware.vendor), name)
 
 
-def _computing(found: Calibration, flop: dict[str, float], hardware: HardwareSpec) -> Calibration:
-    """The constants where kernels of experts in such formats compute so many FLOP of a core and cycle, of inputs in 16
+WIDE_CORE = 64
+"""FLOP a core and cycle in 16 bits from which a processor is taken to have AVX-512."""
+
+
+def _computing(found: Calibration, own: OwnKernels, hardware: HardwareSpec) -> Calibration:
+    """The constants where kernels compute so many FLOP of a core and cycle; those of experts alone of inputs in 16
     bits."""
     cycles = hardware.core_cycles
-    if not flop or cycles is None:
-        return found
-    experts = dict(found.constants["grouped_matmul"])
-    for name, each in flop.items():
-        share = min(each * cycles / hardware.peak_of("bf16"), 1.0)
-        experts[f"{name}xbf16"] = experts[ANY].model_copy(update={"math": share, "source": ""})
-    return found.model_copy(update={"constants": found.constants | {"grouped_matmul": experts}})
+    if cycles is None:
+        said = f"cores and clock of {hardware.name} are not on file: its kernels are taken to reach its peaks"
+        return _noting(found, said) if own.cores else found
+    slower = own.narrow if hardware.peak_of("bf16") < 0.99 * WIDE_CORE * cycles else 1.0
+    constants = {kernel: dict(fits) for kernel, fits in found.constants.items()}
+    experts = {"grouped_matmul": own.flop} if own.flop else {}
+    for kernel, formats in (own.cores or experts).items():
+        for name, each in formats.items():
+            for label, math in _labels(name):
+                if math in hardware.peak:
+                    share = min(slower * each * cycles / hardware.peak[math], 1.0)
+                    fit = constants[kernel][ANY].model_copy(update={"math": share, "source": ""})
+                    constants[kernel][label] = fit
+    return found.model_copy(update={"constants": constants})
+
+
+def _labels(name: str) -> Iterator[tuple[str, str]]:
+    """The labels of constants for weights in a format, and the arithmetic in which they multiply."""
+    if name == ANY:
+        yield from ((f"{ANY}xq8_1", "int8"), ("fp32", "fp32"), (ANY, "bf16"))
+    elif name in WIDE:
+        yield name, name
+    else:
+        yield from ((f"{name}xbf16", "bf16"), (f"{name}xq8_1", "int8"))
 
 
 def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:

@@ -564,10 +564,14 @@ class OwnKernels(Spec):
     """FLOP of a core in a cycle of its base clock that kernels of experts reach, by the format of the weights."""
     flop_needs: dict[str, float] = {}
     """By format the FLOP that the peak of a processor has for a core in a cycle, below which that is not known."""
+    cores: dict[str, dict[str, float]] = {}
+    """The same of the kernels of a whole model, by kernel and format of the weights; ``any``: of all others."""
+    narrow: float = Field(default=1.0, gt=0.0, le=1.0)
+    """The share of ``cores`` of processors with less than 64 FLOP a core and cycle in 16 bits: AVX2."""
     waits: Seconds = 0.0
     """Seconds of each layer whose experts the host computes, beyond the kernels of both sides."""
     source: str = ""
-    """Of ``reads``, ``flop`` and ``waits``."""
+    """Of ``reads``, ``flop``, ``cores`` and ``waits``."""
 
     def hold_for(self, hardware: HardwareSpec) -> bool:
         """Whether these are the constants of a device."""
@@ -644,6 +648,8 @@ class UsualFor(Spec):
 
     vendors: list[str] = []
     """Makers of devices."""
+    processors: bool = False
+    """Whether of processors, too."""
     suffixes: list[str] = []
     """How the names of its checkpoints end."""
     beside: list[Segment] = []

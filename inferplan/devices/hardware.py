@@ -37,6 +37,11 @@ class Memory(Spec):
     """Who limits what the GPU may use of memory that the processor shares (``configs/wired.yaml``)."""
 
     @property
+    def dimms(self) -> bool:
+        """Whether it is that of DIMMs: of a processor, not of an accelerator."""
+        return self.kind.startswith("DDR")
+
+    @property
     def labelled(self) -> float | None:
         """The figure of the label [GB]; ``None`` where it names none: the DIMMs of a socket are chosen by its owner."""
         found = re.search(r"(\d+(?:\.\d+)?) ?([GT])i?B\b", self.label)
@@ -253,7 +258,7 @@ class HardwareSpec(Spec):
         if wide is None:
             return "another GPU, or its peaks in a copy of the hardware YAML"
         if math in WIDE:
-            return f"--quant {wide}, or another GPU"
+            return f"--quant {wide}, its {math} peak in a copy of the hardware YAML, or another GPU"
         return f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU"
 
     def joined(self, sockets: int) -> Self:
@@ -346,12 +351,7 @@ class HardwareSpec(Spec):
         for link in self.links:
             if link.domain is None or link.domain >= group:
                 return link
-        known = ", ".join(f"{link.name} joins {link.domain}" for link in self.links) or "no link is on file"
-        raise MissingFactError(
-            f"no link on file joins {group} x {self.name}",
-            because=known,
-            hint="fewer devices in the group, or add the link to a copy of the hardware YAML (scale-out: no domain)",
-        )
+        raise _unjoined(self, group)
 
     def levels(self, group: int, span: int) -> tuple[Level, ...]:
         """The fabrics that ``group`` ranks, evenly spaced over ``span`` devices, talk over; innermost first.
@@ -374,6 +374,22 @@ class HardwareSpec(Spec):
                 inside = ranks
             joined = domain
         return (*found, _level(widest, group / inside, inside, joined))
+
+
+def _unjoined(hardware: HardwareSpec, group: int) -> MissingFactError:
+    """No link on file joins so many."""
+    if hardware.memory.dimms:
+        beside = f", or two beside a GPU: --engine ktransformers --host {_SOCKETS}x-{hardware.name}"
+        return MissingFactError(
+            f"a model on {group} x {hardware.name} is not modelled",
+            because="no link between sockets is on file, and published rates of two differ threefold",
+            hint=f"one socket, --gpu {hardware.name}{beside if hardware.segment == 'datacenter' else ''}",
+        )
+    return MissingFactError(
+        f"no link on file joins {group} x {hardware.name}",
+        because=", ".join(f"{link.name} joins {link.domain}" for link in hardware.links) or "no link is on file",
+        hint="fewer devices in the group, or add the link to a copy of the hardware YAML (scale-out: no domain)",
+    )
 
 
 def _level(link: Link, size: float, ranks: float, devices: int) -> Level:

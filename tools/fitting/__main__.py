@@ -25,6 +25,7 @@ COMMANDS = {
     "forms": ("forms", "command", "How far predicted ratios of two forms of serving are off, from serving rows."),
     "filters": ("filters", "command", "Kernels that keep the tokens of top-k and top-p, from published times."),
     "host-experts": ("host_experts", "command", "What kernels of experts reach on a host, from published speeds."),
+    "processors": ("processors", "command", "What llama.cpp reaches on processors, from published speeds."),
     "host": ("published.host", "command", "The same of vLLM and TensorRT-LLM, from published batches and peaks."),
 }
 """The module of each command under ``tools.fitting``, its function there, and what it makes."""

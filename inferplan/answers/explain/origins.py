@@ -318,6 +318,8 @@ def _own_constant(origins: Origins, kernel: str, label: str, key: list[str | int
         return None
     if key == ["math"] and kernel.startswith("grouped_matmul") and weights in entry.flop:
         return _own_place(origins, "flop", weights)
+    if key == ["math"] and kernel in entry.cores:
+        return _own_place(origins, "cores", kernel, weights if weights in entry.cores[kernel] else "any")
     if key == ["memory"] and fit.memory == entry.reads:
         return _own_place(origins, "reads")
     if key == ["memory"] and fit.memory == entry.experts_of(hardware):
