@@ -685,10 +685,11 @@ def with_memory(hardware: HardwareSpec, text: str, option: str = "--memory") -> 
     usable, own = parse_memory(text, option), hardware.memory
     if usable > own.most:
         because, most = own.most_in_words
+        whose = "host" if own.labelled is None else "device, not of all of them"
         raise UsageError(
             f"{option} {text} is more than {hardware.name} has",
             because=because,
-            hint=f"{option} {most} or less: the memory of one device, not of all of them",
+            hint=f"{option} {most} or less: the memory of one {whose}",
         )
     basis = option
     if own.wired is not None:
