@@ -518,7 +518,8 @@ def assembled(request: Request, roles: bool = True, held: tuple[float, float] = 
         if not found:
             raise
         fitting = ", or ".join(said for said, fits in found.items() if fits)
-        load = "" if held == (1.0, 1.0) else f" --context {held[1]:.0f} --in-flight {held[0]:.0f}"
+        load = f" --tp {request.parallel.tp}" if request.parallel.tp > 1 else ""
+        load += "" if held == (1.0, 1.0) else f" --context {held[1]:.0f} --in-flight {held[0]:.0f}"
         hint = fitting or f"no format that runs there fits; GPUs that hold it: inferplan fit {request.model}{load}"
         raise MissingFactError(error.what, error.because, hint) from None
 
