@@ -47,13 +47,14 @@ class _Packed(dict[tuple[str, str], Any]):
 
 def prepare() -> None:
     """Import what the commands need and answer one question of each kind: all that ends up in the snapshot."""
-    from inferplan import cli
+    from inferplan import cli, decimals
     from inferplan.catalog import file_cache
     from inferplan.catalog.files import config_root
 
     file_cache._held = _Packed(config_root())
     file_cache._is_current = lambda states: True
     file_cache._folder = lambda: None  # type: ignore[assignment]
+    decimals.FEW = sys.maxsize  # arrays in plain Python are slower than repr
     usual = cli.refusal
     cli.refusal = lambda error: _refusal(error) or usual(error)
     for line in (HOME / "usual.txt").read_text().splitlines():

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby, islice, repeat
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.decimals import float_texts
+
 Row = dict[str, Any]
 Column = npt.NDArray[Any]
 ROWS_AT_ONCE = 16384
 """Rows that are turned into Python objects at a time."""
+_ROWS_A_PIECE = 512
+"""Rows whose text is put together at a time: few enough that it stays in the cache of a core."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,20 +53,31 @@ class Block:
         convert: from values of a column to a list of the same length; called once where they are few, whatever the
         rows.
         """
-        small = {name: convert(flat) for name in names if (flat := self.columns[name].reshape(-1)).size <= ROWS_AT_ONCE}
-        known = {name: np.array([*values, None], dtype=object)[:-1] for name, values in small.items()}
+        few = [name for name in names if self.columns[name].size <= ROWS_AT_ONCE]
+        small = {name: _objects(convert(self.columns[name].reshape(-1))) for name in few}
         for first in range(0, self.size, ROWS_AT_ONCE):
             where = np.unravel_index(np.arange(first, min(first + ROWS_AT_ONCE, self.size)), self.shape)
             part = []
             for name in names:
                 column = self.columns[name]
                 if column.size == 1:
-                    part.append(small[name] * len(where[0]))
+                    part.append(small[name].tolist() * len(where[0]))
                     continue
-                at = tuple(0 if length == 1 else index for length, index in zip(column.shape, where, strict=True))
-                chosen = known[name].reshape(column.shape)[at] if name in known else column[at]
-                part.append(chosen.tolist() if name in known else convert(chosen))
+                places, step = 0 * where[0], 1
+                for length, index in zip(column.shape[::-1], where[::-1], strict=True):
+                    places, step = places + (index * step if length > 1 else 0), step * length
+                known = small.get(name)
+                part.append(_chosen(column, places, convert) if known is None else known[places].tolist())
             yield part
+
+
+def _chosen(column: Column, places: Column, convert: Callable[[Column], list[Any]]) -> list[Any]:
+    """Values of a column at some places, converted; those that lie close together are converted once."""
+    flat, first, last = column.reshape(-1), int(np.min(places)), int(np.max(places)) + 1
+    if last - first >= len(places):
+        return convert(flat[places])
+    found: list[Any] = _objects(convert(flat[first:last]))[places - first].tolist()
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,15 +113,18 @@ class Columns:
         text: of one value. pattern: the text of a row from the texts of its values, put together once for each block.
         """
         for block in self.blocks:
-            shared = {name: text(plain_values(column)[0]) for name, column in block.columns.items() if column.size == 1}
-            slots = {name: shared[name].replace("%", "%%") if name in shared else "%s" for name in block.columns}
-            template = pattern(slots)
-            names = [name for name in block.columns if name not in shared]
-            if not names:
-                yield template % () * block.size
+            one = {name: text(plain_values(column)[0]) for name, column in block.columns.items() if column.size == 1}
+            shared = {name: value.replace("\0", r"\x00") for name, value in one.items()}
+            slots = {name: shared.get(name, f"\0{name}\0") for name in block.columns}
+            first, *others = pattern(slots).split("\0")
+            if not others:
+                yield first * block.size
                 continue
+            names, between = others[::2], [repeat(literal) for literal in others[1::2]]
             for part in block.parts(names, lambda column: _texts(column, text)):
-                yield "".join(map(template.__mod__, zip(*part, strict=True)))
+                rows = zip(repeat(first), *chain.from_iterable(zip(part, between, strict=True)), strict=False)
+                while piece := "".join(chain.from_iterable(islice(rows, _ROWS_A_PIECE))):
+                    yield piece
 
 
 def blocks_of(rows: Iterable[Row]) -> list[Block]:
@@ -157,17 +175,23 @@ def _column(values: list[Any]) -> Column:
         return np.array(values, dtype=np.int64)
     if float in kinds and kinds <= {float, type(None)}:
         return np.array([math.nan if value is None else value for value in values])
+    return _objects(values)
+
+
+def _objects(values: list[Any]) -> Column:
     return np.array([*values, None], dtype=object)[:-1]  # with None at the end numpy never takes it for numbers
 
 
 def _texts(column: Column, text: Callable[[Any], str]) -> list[str]:
     """The texts of a column's values; numbers as Python writes them, which JSON and CSV read."""
+    if column.dtype.kind == "f":
+        written = float_texts(column.reshape(-1))
+        for place in np.flatnonzero(~np.isfinite(column)).tolist():
+            written[place] = text(None)
+        return written
     values = plain_values(column)
     if column.dtype.kind == "i":
         return list(map(str, values))
-    if column.dtype.kind == "f":
-        missing = text(None)
-        return [missing if value is None else repr(value) for value in values]
     if set(map(type, values)) <= {str}:
         known = {value: text(value) for value in set(values)}
         return [known[value] for value in values]

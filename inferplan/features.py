@@ -76,6 +76,7 @@ FEATURES: dict[str, Feature] = {
     "several-devices": Feature("a replica of several devices", "--tp", "formulas/parallel.md"),
     "mig": Feature("MIG instances", "--gpu NAME:PROFILE", "mig.md"),
     "host-layers": Feature("layers on the host", "--gpu-layers", "offload.md"),
+    "host-experts": Feature("experts on the host", "--cpu-moe-layers", "offload.md"),
     "streamed": Feature("weights read from the host", "--cpu-offload-gb", "offload.md"),
     "two-batches": Feature("half batches that overlap", "--two-batch-overlap", "formulas/step.md"),
     "power-cap": Feature("a cap on power", "--power-cap", "power.md"),
@@ -128,8 +129,8 @@ class Refusal(NamedTuple):
 
 
 _LEAVE = "leave one of them out"
+_DRAW = "their draw is not known"
 _DECODER = "leave it out, or a model without an encoder"
-_LEAVE_OFFLOAD = "leave --gpu-layers and --cpu-moe-layers out"
 _ALIKE = "the replicas of one pool, all alike: --replicas 4"
 _AS_TIER = "--cache-tier host:100GB:50GB/s in its place"
 _BATCH = "a larger --batch: answers that share nothing"
@@ -148,6 +149,7 @@ _FROM_HOST = "the part of them read from host memory is not known"
 _GIVEN_RATE = "a given rate (a --workload may bring one) does not say where the hits lie"
 _FILTERED = "verifications filter by kernels of their own, whose times are not known"
 _HOST = "what the host computes is known for one device and a decoder of text"
+_KEPT = "the measured runs had devices that keep every layer"
 _IN_ORDER = "the wait for a slot is known of requests in the order in which they came"
 _MASKED_HOST = "masks are priced in the steps of a device that keeps all weights"
 _ONE_REPLICA = "all calls of a session go to one replica, which keeps what it finds on the device"
@@ -178,8 +180,9 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("streamed", "adapters", "deployment plan", _FROM_HOST, _LEAVE),
     ("streamed", "encoder-decoder", "deployment", _FROM_HOST, _LEAVE),
     ("spread-dense", "adapters", "deployment", "the division of adapters on such layers is not known", _LEAVE),
-    ("host-layers", "several-devices encoder media adapters", "deployment", _HOST, _LEAVE_OFFLOAD),
-    ("host-layers", "anchor", "deployment plan", "the measured runs had devices that keep every layer", _LEAVE),
+    ("host-layers", "several-devices encoder media adapters", "deployment", _HOST, "leave --gpu-layers out"),
+    ("host-experts", "several-devices media adapters", "deployment", _HOST, "leave --cpu-moe-layers out"),
+    ("anchor", "host-layers host-experts", "deployment plan", _KEPT, _LEAVE),
     ("power-cap", "anchor", "deployment plan", "the measured runs had devices without this cap", _LEAVE),
     ("power-cap", "two-batches", "deployment", "kernels of both halves run at once, and draw together", _LEAVE),
     # structured decoding
@@ -209,7 +212,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("beams", "energy structured adapters recompute all-logits", "estimate", _PLAIN_BATCH, "leave --beams out"),
     ("beams", "diffusion state", "estimate", "the part that beams share is not known", "leave --beams out"),
     ("energy", "drafts hit-rate chunk kv-offload", "estimate", _PLAIN_BATCH, "leave --energy out"),
-    ("energy", "diffusion recompute host-layers media", "estimate", "their draw is not known", "leave --energy out"),
+    ("energy", "diffusion recompute host-layers host-experts media", "estimate", _DRAW, "leave --energy out"),
     # adapters
     ("adapters", "fair-queue", "simulate", _PASSED_OVER, "--queue fcfs or priority"),
     ("adapters", "queue", "plan", _IN_ORDER, "--queue fcfs"),
@@ -243,9 +246,9 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("mean-power", "job", "plan", _MEAN_POWER, "--provision tdp"),
     # anchors and hosts
     ("anchor", "drafts", "estimate simulate plan", "the measured runs had steps without drafts", _LEAVE),
-    ("anchor", "streamed", "plan", "the measured runs had devices that keep every layer", _LEAVE),
-    ("drafts", "host-layers streamed", "plan", "drafts with weights on the host are not planned", _LEAVE),
-    ("structured", "host-layers streamed", "plan", _MASKED_HOST, _LEAVE),
+    ("anchor", "streamed", "plan", _KEPT, _LEAVE),
+    ("drafts", "host-layers host-experts streamed", "plan", "drafts with weights on the host are not planned", _LEAVE),
+    ("structured", "host-layers host-experts streamed", "plan", _MASKED_HOST, _LEAVE),
     # what a plan is held to
     ("failures", "job trace", "plan", _STEADY, "--rate or --people"),
     ("failures", "pools", "plan", _STEADY, "--aggregated"),
@@ -279,7 +282,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("elastic", "users", "simulate", _AHEAD, _OPEN),
     ("elastic", "anchor", "simulate", _ANCHOR_STAYS, _LEAVE),
     ("failures", "anchor", "simulate plan", _ANCHOR_STAYS, _LEAVE),
-    ("energy", "encoder-decoder host-layers", "simulate day", "their draw is not known", "leave --energy out"),
+    ("energy", "encoder-decoder host-layers host-experts", "simulate day", _DRAW, "leave --energy out"),
     ("hit-curve", "failures", "simulate", "a lost cache has no stack distances", _LEAVE),
     ("failures", "warmup", "simulate", _WHOLE_RUN, "leave --warmup out"),
     ("failures", "trim", "simulate", _WHOLE_RUN, "trim=False"),

@@ -23,7 +23,7 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("0 ground: errors, quantities", {"errors", "units"}),
     ("0 what checks specs", {"checked"}),
     ("0 the base of specs", {"spec"}),
-    ("0 lines over an array; options of questions, lists in them", {"affine", "fields", "lists"}),
+    ("0 lines over an array, its text; options of questions, lists in them", {"affine", "decimals", "fields", "lists"}),
     (
         "0 files of the user, and without names; money; which features go together",
         {"files", "mapped", "money", "features"},

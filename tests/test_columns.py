@@ -8,10 +8,12 @@ import json
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from inferplan import columns
 from inferplan.columns import Block, Columns, blocks_of, compact
+from inferplan.errors import printable
 from inferplan.table import Report, frame, plain, render
 
 ROWS: list[dict[str, Any]] = [
@@ -51,6 +53,49 @@ def test_text_is_what_the_standard_library_writes() -> None:
     writer.writeheader()
     writer.writerows(ROWS)
     assert render(report, "csv") == buffer.getvalue()
+
+
+def test_a_later_block_with_columns_between_keeps_each_value_under_its_name() -> None:
+    """A structure that cannot exist has no figures, so that ``status`` comes before the figures of others."""
+    rows = [{"batch": 1, "status": "no"}, *({"batch": n, "ttft_s": n / 7, "status": f"s{n}"} for n in range(1, 4))]
+    found = Columns(blocks=blocks_of(rows))
+    text = render(Report(record={}, rows=found), "csv")
+    read = [{name: value for name, value in row.items() if value} for row in csv.DictReader(io.StringIO(text))]
+    assert read == [{name: str(value) for name, value in row.items()} for row in rows]
+
+
+AWKWARD = [float("nan"), float("inf"), -0.0, 0.0, 1e-7, 1e16, 1e22, -2.5, 0.1, 3.0, 1 / 3, 123456789.0]
+
+
+def test_a_large_grid_is_written_as_the_standard_library_writes_its_rows() -> None:
+    """Every kind of column and axis, numbers of all kinds, more rows than are turned into text at once."""
+    shape = (40, 3, 300)
+    draw = np.random.default_rng(0)
+
+    def numbers(*shape: int) -> npt.NDArray[np.float64]:
+        return draw.choice([*AWKWARD, *(10 ** draw.uniform(-6, 18, 500))], shape)
+
+    block = Block(
+        shape=shape,
+        columns={
+            "model": np.full((1, 1, 1), "m, 100 %s\0", dtype=object),
+            "count": np.arange(40).reshape(40, 1, 1) - 20,
+            "every": numbers(*shape),
+            "name": np.array(["a", 'b"', "=c"], dtype=object).reshape(1, 3, 1),
+            "first_last": numbers(40, 1, 300),
+            "first": numbers(40, 1, 1),
+            "last": numbers(1, 1, 300),
+            "fits": draw.choice(np.array([True, False, None], dtype=object), shape),
+            "whole": draw.integers(-(2**60), 2**60, shape),
+            "none": np.full((1, 1, 1), np.nan),
+        },
+    )
+    found, rows = Columns(blocks=[block]), list(block.rows())
+    assert len(rows) == 36_000
+    assert render(Report(record={"points": found}), "json") == printable(
+        json.dumps({"schema_version": 2, "points": rows}, indent=2) + "\n"
+    )
+    assert render(Report(record={}, rows=found), "csv") == render(Report(record={}, rows=rows), "csv")
 
 
 def test_no_rows_are_an_empty_list() -> None:

@@ -187,6 +187,11 @@ def with_host_layers(run: Run) -> None:
     run.parts["offload"] = made.offload
 
 
+def with_host_experts(run: Run) -> None:
+    run.request["model"] = EXPERTS
+    run.parts["offload"] = assembled(model=EXPERTS, engine="llama.cpp", offload=EXPERTS_ON_HOST).offload
+
+
 def with_streamed(run: Run) -> None:
     run.parts["streamed"] = assembled(model=DENSE, offload=STREAMED).streamed
 
@@ -197,6 +202,7 @@ def with_two_batches(run: Run) -> None:
 
 
 ON_HOST = OffloadAsked(gpu_layers=4, host="epyc-9654", host_memory="384GB", host_link="50GB/s")
+EXPERTS_ON_HOST = replace(ON_HOST, gpu_layers=None, cpu_moe_layers=4)
 STREAMED = OffloadAsked(cpu_offload_gb=1, host="epyc-9654", host_memory="384GB", host_link="50GB/s")
 STRUCTURED = Structured(share=0.5, mask_time=4e-5, cores=32, bandwidth=63e9)
 HOST = CacheTier(name="host", capacity=1e9, bandwidth=1e10)
@@ -223,6 +229,7 @@ FEATURE: dict[str, Callable[[Run], None]] = {
     "several-devices": divided(tp=2),
     "mig": of_request(gpu="h100-sxm:3g.40gb"),
     "host-layers": with_host_layers,
+    "host-experts": with_host_experts,
     "streamed": with_streamed,
     "two-batches": with_two_batches,
     "power-cap": of_request(power_cap=500.0),
@@ -315,6 +322,7 @@ BATCH = {
     "attention-dp": "--dp 2",
     "media": "--images 1 --image-size 64x64",
     "host-layers": f"--gpu-layers 4 --engine llama.cpp --quant q4_k_m {HOST_MEMORY}",
+    "host-experts": f"--cpu-moe-layers 4 --engine llama.cpp {HOST_MEMORY}",
 }
 """The options of features of a batch."""
 MODEL = {
@@ -323,6 +331,7 @@ MODEL = {
     "diffusion": "llada-8b",
     "state": "mamba2-2.7b",
     "media": "qwen2.5-vl-3b",
+    "host-experts": EXPERTS,
 }
 
 
@@ -423,6 +432,10 @@ PLANNED: dict[str, Callable[[Planned], None]] = {
     "attention-dp": lambda of: (of.base.update(model=EXPERTS), of.space.update(dp=(2,), ep=(2,), most=2)),
     "coupled-ranks": lambda of: (of.base.update(model=EXPERTS), of.space.update(dp=(2,), ep=(2,), most=2)),
     "host-layers": lambda of: of.space.update(engines=("vllm", "llama.cpp"), placed=(ON_HOST,)),
+    "host-experts": lambda of: (
+        of.base.update(model=EXPERTS),
+        of.space.update(engines=("vllm", "llama.cpp"), placed=(EXPERTS_ON_HOST,)),
+    ),
     "streamed": lambda of: of.space.update(placed=(STREAMED,)),
     "anchor": lambda of: of.space.update(anchor="own.yaml"),
     "power-cap": lambda of: of.space.update(caps=(500.0,)),

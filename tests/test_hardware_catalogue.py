@@ -347,11 +347,15 @@ def test_link_of_a_group(name: str, group: int, gigabytes: float) -> None:
 def test_nobody_gives_a_device_memory_that_it_does_not_have() -> None:
     """Of every device: the figure of its label, in GB and in GiB, and what a program was seen to have are taken, a
     byte above them is not, and the refusal proposes the most that is. A GB of memory is a GiB, 1.074e9 B.
-    The DIMMs of a socket are its owner's."""
+    The DIMMs of a socket are its owner's: two of at most 256 GB (DDR4) or 512 GB (DDR5) in each channel."""
     wrong = []
     for spec in specs().values():
         if spec.vendor in ("AMD", "Intel") and "DIMM" in spec.memory.label:
-            assert with_memory(spec, "6TB").usable == 6e12
+            module = 256 if "DDR4" in spec.memory.label else 512
+            slots = 2 * int(spec.memory.kind.rpartition(" x ")[2].removesuffix("ch"))
+            assert with_memory(spec, f"{slots * module}GiB").usable == slots * module * 2**30
+            with pytest.raises(UsageError):
+                with_memory(spec, f"{slots * module + 1}GiB")
             continue
         figure = float(re.sub(r"\D*(\d+) Gi?B.*", r"\1", spec.memory.label))
         label, most = figure * 1e9, figure * 2**30
@@ -401,6 +405,17 @@ def test_a_refusal_of_memory_says_how_the_label_is_read() -> None:
     assert half.most_in_words == ("it is sold with 31.5 GiB", "31.5GiB")
     more = memory.model_copy(update={"usable": 86e9})
     assert more.most_in_words == ("it is sold with 80 GB, and 86.00 GB are on file", "86000000000B")
+
+
+def test_a_host_has_no_more_memory_than_its_slots_take() -> None:
+    """An EPYC 9654 has 12 channels: 24 modules of 512 GiB are 12 TiB, on two sockets 24 TiB."""
+    host = specs()["epyc-9654"]
+    for spec, channels, most in ((host, 12, "12TiB"), (host.joined(2), 24, "24TiB")):
+        assert with_memory(spec, most).usable == channels * 2 * 512 * 2**30
+        with pytest.raises(UsageError, match=f"--host-memory 1e30GB is more than {spec.name} has") as error:
+            with_memory(spec, "1e30GB", "--host-memory")
+        assert f"{channels} channels" in error.value.because
+        assert error.value.hint == f"--host-memory {most} or less: the memory of one host"
 
 
 def test_a_label_may_have_a_fraction() -> None:

@@ -19,6 +19,7 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import by_place
 from inferplan.estimate.run import estimate_unchecked, require_memory
+from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
 
 DDR5 = 8 * 8 * 4.8e9
@@ -190,6 +191,14 @@ def test_what_its_flags_cannot_say_is_refused(made: Any, message: str) -> None:
         words(made())
 
 
+def test_a_refusal_names_no_option_that_the_engine_lacks() -> None:
+    """KTransformers places experts on the host (--cpu-moe-layers), and no layers (--gpu-layers)."""
+    request = asked("qwen3-30b-a3b", "xeon-8452y", 48, roles=(("experts", "q4_k"),), parallel=Parallelism(tp=2))
+    with pytest.raises(UsageError, match=r"\(--cpu-moe-layers\) and .* \(--tp\)") as error:
+        estimate_unchecked(assemble(request), StaticLoad())
+    assert "--gpu-layers" not in str(error.value)
+
+
 def test_every_format_that_is_priced_has_a_method() -> None:
     (own,) = load("engines", "ktransformers", EngineSpec).kernels
     assert set(own.flop) == set(METHODS)
@@ -200,7 +209,7 @@ def test_what_does_not_fit_is_not_sent_to_files_that_it_does_not_read() -> None:
     more beside the engine's reserve; --quant q4_k_m would need files of the whole model."""
     with pytest.raises(InfeasibleError) as error:
         require_memory(priced(of_experts("2x-xeon-8452y", gpu="rtx-4090")))
-    assert error.value.hint == "a GPU or a host with more memory"
+    assert error.value.hint == "a GPU with more memory"
     require_memory(priced(of_experts("2x-xeon-8452y", gpu="rtx-5090")))
 
 

@@ -537,7 +537,8 @@ def gpus_that_hold(model: str, asked: FitAsked, prices: PriceBook) -> Iterator[s
         own = replace(asked, tp=tp, memory=None, offload=OffloadAsked())
         tried = candidates(spec, model, own)
         if any(one.fitting for one in everywhere(tried, own, asked_context(spec, asked.context), prices)):
-            yield f"GPUs that hold it: {own.line(model, '')}"
+            otherwise = "" if tp == asked.tp else f" with another --tp than {asked.tp}"
+            yield f"GPUs that hold it{otherwise}: {own.line(model, '')}"
             return
 
 

@@ -524,7 +524,8 @@ def assembled(request: Request, roles: bool = True, held: tuple[float, float] = 
         if not found:
             raise
         fitting = ", or ".join(said for said, fits in found.items() if fits)
-        load = "" if held == (1.0, 1.0) else f" --context {held[1]:.0f} --in-flight {held[0]:.0f}"
+        load = f" --tp {request.parallel.tp}" if request.parallel.tp > 1 else ""
+        load += "" if held == (1.0, 1.0) else f" --context {held[1]:.0f} --in-flight {held[0]:.0f}"
         hint = fitting or f"no format that runs there fits; GPUs that hold it: inferplan fit {request.model}{load}"
         raise MissingFactError(error.what, error.because, hint) from None
 
@@ -691,10 +692,11 @@ def with_memory(hardware: HardwareSpec, text: str, option: str = "--memory") -> 
     usable, own = parse_memory(text, option), hardware.memory
     if usable > own.most:
         because, most = own.most_in_words
+        whose = "host" if own.labelled is None else "device, not of all of them"
         raise UsageError(
             f"{option} {text} is more than {hardware.name} has",
             because=because,
-            hint=f"{option} {most} or less: the memory of one device, not of all of them",
+            hint=f"{option} {most} or less: the memory of one {whose}",
         )
     basis = option
     if own.wired is not None:

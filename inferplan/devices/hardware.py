@@ -19,6 +19,9 @@ from inferplan.units import (
 )
 from inferplan.work.formats import WIDE
 
+_MODULE = {"DDR4": 256.0, "DDR5": 512.0}
+"""GB of the largest module (Samsung 2018-10-17 and 2021-03-25, in news.samsung.com); servers take two a channel."""
+
 
 class Memory(Spec):
     """Device memory. ``usable`` is what the runtime reports to a program, not the label on the box."""
@@ -50,13 +53,25 @@ class Memory(Spec):
     @property
     def most(self) -> float:
         """The most that a program can have [B]: the label read in GiB, as memory is made, or a larger reading on file;
-        infinite where the label names no figure."""
-        return inf if self.labelled is None else max(self.labelled * 2.0**30, self.usable or 0.0)
+        of sockets the largest modules in all slots; infinite where nothing names a figure."""
+        labelled = self._slots[1] if self.labelled is None else self.labelled
+        return max(labelled * 2.0**30, self.usable or 0.0)
+
+    @property
+    def _slots(self) -> tuple[str, float]:
+        """Memory channels with the largest modules, in words, and what they hold [GB]."""
+        found = re.fullmatch(r"(DDR\d)-\d+ x (\d+)ch", self.kind)
+        if found is None or found[1] not in _MODULE:
+            return "", inf
+        module, channels = _MODULE[found[1]], int(found[2])
+        return f"{channels} channels with two {found[1]} modules of {module:g} GB each", 2 * channels * module
 
     @property
     def most_in_words(self) -> tuple[str, str]:
         """Why :attr:`most` is so much, ``"it is sold with 80 GB, read as GiB (85.9 GB)"``, and itself, ``"80GiB"``."""
-        read = (self.labelled or 0.0) * 2.0**30
+        if self.labelled is None:
+            return f"the largest is {self._slots[0]}", f"{self.most / 2.0**40:.10g}TiB"
+        read = self.labelled * 2.0**30
         if self.most > read:
             return f"it is sold with {self.label}, and {format_bytes(self.most)} are on file", f"{self.most:.0f}B"
         unit = "" if re.search(r"[GT]iB\b", self.label) else f", read as GiB ({format_bytes(read, 3)})"
@@ -273,7 +288,8 @@ class HardwareSpec(Spec):
                 because=f"boards of {self.segment} processors have one socket" if alone else "two sockets are the most",
                 hint=self.name if alone else f"{_SOCKETS}x-{self.name}",
             )
-        memory = self.memory.model_copy(update={"bandwidth": sockets * self.memory.bandwidth})
+        kind = re.sub(r"(?<= x )\d+(?=ch$)", lambda found: str(sockets * int(found[0])), self.memory.kind)
+        memory = self.memory.model_copy(update={"bandwidth": sockets * self.memory.bandwidth, "kind": kind})
         update: dict[str, Any] = {"name": f"{sockets}x-{self.name}", "sockets": sockets, "memory": memory}
         update["peak"] = {math: sockets * rate for math, rate in self.peak.items()}
         for name in ("units", "cache", "power"):

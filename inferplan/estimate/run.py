@@ -142,11 +142,14 @@ def sides_error(here: Footprint, there: Footprint, batch: str = "--batch") -> In
     best, most = int(np.min(here.max_batch())), most_layers(here)
     hints = [f"{batch} {best}"] if best >= 1 else []
     hints += [] if most is None else [f"--gpu-layers {most}"]
+    needed = float(np.ceil(np.max(there.total) / 1e9))
+    if here.fits_here and needed * 1e9 <= there.deployment.hardware.memory.most:
+        hints.append(f"--host-memory {needed:.0f}GB")
     narrower = "" if deployment.engine.experts_alone else ", or a narrower --quant"  # which says what the device holds
     return InfeasibleError(
         f"{deployment.describe()} does not fit: not on {' nor on '.join(short)}",
         because="; ".join(because),
-        hint=", or ".join(hints) or f"a GPU or a host with more memory{narrower}",
+        hint=", or ".join(hints) or f"a GPU {'' if there.fits else 'and a host '}with more memory{narrower}",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan.catalog.bills import no_month, price_text
+from inferplan.catalog.quality import floor_line
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.design import Design
@@ -214,6 +215,8 @@ def _notes(plan: FleetPlan) -> list[str]:
     if len(formats) > 1:
         listed = ", ".join(f"{name} on {gpu}" for name, gpu in formats.items())
         lines.append(f"replicas differ in format ({listed}), so their answers may differ: --quant native avoids it")
+    space, model = question.space, plan.ways[0].design.deployment.model
+    lines += filter(None, [floor_line(model, space.all_quants, space.quality)])
     lines += [f"{gpu} is not used: {why}" for gpu, why in plan.unusable.items()]
     for design in {part.way.design.gpu: part.way.design for part in plan.parts}.values():
         if carried_over(design.option):

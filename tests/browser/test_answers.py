@@ -16,7 +16,7 @@ from browser import build
 from browser.standin import checked as stand_in
 from inferplan import checked
 from inferplan.catalog import file_cache
-from tests.browser.points import differing, points
+from tests.browser.points import differing, points, printed
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +44,14 @@ def test_fifty_points_print_the_same(seed: int, files: Path, tmp_path: Path) -> 
     asked = points(seed, answered=45, refused=5)
     assert len(asked) == 50
     assert not (wrong := differing(asked, said_by(files, list(asked), tmp_path))), "\n".join(wrong)
+
+
+def test_a_grid_of_hundreds_of_points_prints_the_same(files: Path, tmp_path: Path) -> None:
+    """More numbers than those from which numpy writes them."""
+    line = "inferplan sweep llama-3.1-8b --gpu h100-sxm --batch 1-300 --executor serial --format csv"
+    said = said_by(files, [line], tmp_path)
+    assert said[0]["stdout"].count("\n") == 301
+    assert not differing({line: printed(line)}, said)
 
 
 REFUSED = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,20 @@ def test_formats_are_named_that_hold_the_load(run: Run) -> None:
     none = run(*asked, "1000", "--batch", "200").err
     assert "no format that runs there fits; GPUs that hold it: " in none
     assert "inferplan fit llama-3.1-8b --context 1100 --in-flight 200" in none
+    two = run(*asked[:1], "llama-3.1-70b", *asked[2:], "1000", "--batch", "900", "--tp", "2").err
+    assert "GPUs that hold it: inferplan fit llama-3.1-70b --tp 2 --context 1100 --in-flight 900" in two
+
+
+def test_a_division_that_no_gpu_holds_is_not_left_out_in_silence(run: Run) -> None:
+    """70.6 B weights in 16 bits are 141 GB, and 30 requests of 131,072 tokens have 327,680 bytes of cache a token, 1.29
+    TB in all: more than two of any GPU on file have."""
+    load = ("--context", "131072", "--in-flight", "30")
+    said = run("fit", "llama-3.1-70b", "--gpu", "l4", "--tp", "2", *load)
+    found = re.search(r"GPUs that hold it with another --tp than 2: inferplan (fit llama-3.1-70b .*)", said.err)
+    assert said.code == 3 and found and "--tp" not in found[1]
+    assert run(*found[1].split()).code == 0
+    kept = run("fit", "llama-3.1-405b", "--gpu", "l4", "--tp", "2", "--in-flight", "4")
+    assert "GPUs that hold it: inferplan fit llama-3.1-405b --tp 2 --in-flight 4" in kept.err
 
 
 def test_fit_names_the_term_as_it_was_typed(run: Run) -> None:

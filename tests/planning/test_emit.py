@@ -314,6 +314,24 @@ def test_a_context_that_does_not_fit_is_infeasible() -> None:
         launch(request(tp=2), context=131072)
 
 
+def test_a_host_that_is_too_small_is_named_with_what_it_needs() -> None:
+    """41 of 80 layers in q4_k_m on the host are more than half of 42.5 GB (llama.cpp's own file of the model), the GPU
+    holds the rest with room to spare. With a host of the size that is proposed the command is written."""
+
+    def started(memory: str) -> str:
+        offload = OffloadAsked(gpu_layers=40, host="epyc-9654", host_memory=memory)
+        asked = request("llama.cpp", "q4_k_m", model="llama-3.1-70b", gpu="rtx-4090", tp=1, offload=offload)
+        return " ".join(command(launch(asked, context=4096, checkpoint="x.gguf")))
+
+    with pytest.raises(InfeasibleError, match="not on epyc-9654\n") as error:
+        started("8GB")
+    needed = re.fullmatch(r"--host-memory (\d+)GB", error.value.hint)
+    assert needed and 21 < int(needed[1]) < 28
+    assert "-ngl 40" in started(f"{needed[1]}GB").replace("--n-gpu-layers", "-ngl")
+    with pytest.raises(InfeasibleError):
+        started(f"{int(needed[1]) - 1}GB")
+
+
 def test_what_trtllm_has_no_flag_for_is_in_its_file() -> None:
     asked = request("trtllm", tp=2, dp=2, roles=(("kv", "fp8"),), block_size=64)
     with pytest.raises(UsageError, match="from a file"):

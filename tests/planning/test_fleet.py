@@ -20,6 +20,7 @@ from inferplan.planning.option import Sizing
 from inferplan.planning.plan import plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
+from inferplan.reports.fleet import fleet_report
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
@@ -152,6 +153,14 @@ def test_enough_that_is_owned_costs_nothing_and_its_power_what_is_said() -> None
     assert paid.cost == pytest.approx(0.25 * free.devices)
     dear = fleet(plenty, L40S, own_price=100.0)
     assert [part.way.kind for part in dear.parts] == [L40S]
+
+
+def test_a_least_quality_says_which_formats_it_leaves_out(mixed: FleetPlan) -> None:
+    """Published evaluations of int4 keep 93 % of Arena-Hard (configs/quality.yaml)."""
+    space = replace(mixed.question.space, quants=(None, "int4"), quality=0.99)
+    notes = fleet_report(replace(mixed, question=replace(mixed.question, space=space))).notes
+    assert "--quality 0.99 leaves out int4 (93.0% of Arena-Hard)" in notes
+    assert not [note for note in fleet_report(mixed).notes if "--quality" in note]
 
 
 def test_what_is_not_answered() -> None:

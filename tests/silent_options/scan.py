@@ -119,7 +119,8 @@ def _values() -> dict[str, list[str]]:
 class Trial:
     """Words that set an option.
 
-    limit: a command that heeds it refuses this value, and takes another one (``!`` behind the value). bound: it need
+    limit: a command that heeds it refuses this value, and takes another one (``!`` behind the value, and the second
+    word of a switch, where the first says what is usual). bound: it need
     not matter to every line, as long as it does to another line of the command (``~``).
     """
 
@@ -133,7 +134,7 @@ def trials(name: str, option: click.Option) -> list[Trial]:
     said = _values().get(f"{name} {option.opts[0]}") or _values().get(option.opts[0])
     if option.is_flag:
         words = (*option.opts[:1], *option.secondary_opts[:1])
-        return [Trial((word,), bound=said == ["~"]) for word in words]
+        return [Trial((word,), limit=word in option.secondary_opts, bound=said == ["~"]) for word in words]
     if said is None and isinstance(option.type, click.Choice):
         said = [str(one) for one in option.type.choices]
     assert said is not None, f"no value for {option.opts[0]} of {name} in values.txt"

@@ -11,6 +11,7 @@ from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.remedies import what_would_fit
+from inferplan.estimate.run import sides_error
 from inferplan.models.spec import Yarn, longer_than
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -128,12 +129,7 @@ def launch(
             hint=f"--context {limit}, or {longer_than(deployment.model, context or 1)}",
         )
     if longest < (context or 1):
-        pool, asked = _smallest(deployment).kv_pool, f"one request of {context:,} tokens" if context else "a request"
-        raise InfeasibleError(
-            f"{deployment.describe()} does not hold {asked}",
-            because=f"the cache pool is {format_bytes(pool)}, which holds {longest:,} tokens",
-            hint=_way_out(deployment, context or 1, longest, drafts),
-        )
+        raise _not_held(deployment, context, longest, drafts)
     known = int(longest) if limit else None
     return Launch(
         request=request,
@@ -145,12 +141,20 @@ def launch(
     )
 
 
-def _way_out(deployment: Deployment, context: int, longest: float, drafts: Drafts) -> str:
-    """What holds a request of ``context`` tokens, where ``longest`` are held."""
-    if drafts.speculation.draft is not None:
-        return "a shorter --context, more GPUs or a narrower --quant"
+def _not_held(deployment: Deployment, context: int | None, longest: float, drafts: Drafts) -> InfeasibleError:
+    """That a request of ``context`` tokens is not held, where ``longest`` are, with what would hold it."""
+    asked = Footprint(deployment=deployment, batch=1.0, prompt=context or 1, context=context or 1)
     shorter = f"--context {longest:.0f}, or " if longest >= 1 else ""
-    return shorter + what_would_fit(Footprint(deployment=deployment, batch=1.0, prompt=context, context=context))
+    if asked.host is not None and not asked.fits:
+        sides = sides_error(asked, asked.host)
+        return InfeasibleError(sides.what, sides.because, shorter + sides.hint)
+    said = f"one request of {context:,} tokens" if context else "a request"
+    other = "a shorter --context, more GPUs or a narrower --quant"
+    return InfeasibleError(
+        f"{deployment.describe()} does not hold {said}",
+        because=f"the cache pool is {format_bytes(_smallest(deployment).kv_pool)}, which holds {longest:,} tokens",
+        hint=shorter + what_would_fit(asked) if drafts.speculation.draft is None else other,
+    )
 
 
 def in_role(launch: Launch, role: Role) -> Launch:
