@@ -18,19 +18,19 @@ typedef long long Int;
 
 #define NAMES(X) \
     X(__self__) X(admitted) X(alone) X(answers) X(append) X(batch_knots) X(batch_seconds) X(block) X(blocking) \
-    X(budget) X(busy) X(cache) X(capacity) X(clients) X(clock) X(computed) X(context) X(contexts) X(count) \
-    X(decode_grid) X(decode_tokens) X(decodes) X(done) X(ends) X(engines) X(events) X(finish) X(finish_decodes) \
-    X(first) X(fixed) X(floors) X(flying) X(free) X(frombytes) X(front) X(front_free) X(front_request) \
-    X(front_token) X(gap_weights) X(gaps) X(goes_on) X(graph_floors) X(graph_tokens) X(grown) X(handlers) X(handoff) \
-    X(head) X(host) X(host_loads) X(host_sequence) X(idle) X(in_flight) X(inbox) X(joined) X(known) X(kv_peak) \
-    X(kv_seconds) X(lane_slots) X(lanes) X(largest_step) X(latency) X(launch) X(layer_loads) X(layers) X(left) \
-    X(loads) X(meter) X(metered) X(narrow) X(native) X(new_knots) X(notify) X(output) X(output_left) X(overlapped) \
-    X(own) X(page) X(partial) X(past_knots) X(pause) X(phases) X(popleft) X(previous) X(progress) X(prompt) \
-    X(prompt_grid) X(prompt_share) X(prompt_steps) X(prompt_tokens) X(put_aside) X(queue) X(queued_tokens) X(ranks) \
-    X(reactive) X(records) X(release) X(requests) X(rules) X(running) X(scheduler) X(seen_late) X(sent) X(shared) \
-    X(shop) X(short) X(size) X(slots) X(staged_with_prompts) X(status) X(steps) X(taking) X(times) \
-    X(to_compute) X(token_time) X(tokens_timed) X(tried) X(turns_taken) X(unchanged) X(unseen) X(unsettled) X(used) \
-    X(waited) X(waiting) X(waits) X(wide) X(windows) X(with_prompts)
+    X(budget) X(busy) X(cache) X(capacity) X(clients) X(clock) X(computed) X(computed_elsewhere) X(context) \
+    X(contexts) X(count) X(decode_grid) X(decode_tokens) X(decodes) X(done) X(ends) X(engines) X(events) X(finish) \
+    X(finish_decodes) X(first) X(fixed) X(floors) X(flying) X(free) X(frombytes) X(front) X(front_free) \
+    X(front_request) X(front_token) X(gap_weights) X(gaps) X(goes_on) X(graph_floors) X(graph_tokens) X(grown) \
+    X(handlers) X(handoff) X(head) X(host) X(host_loads) X(host_sequence) X(idle) X(in_flight) X(inbox) X(joined) \
+    X(known) X(kv_peak) X(kv_seconds) X(lane_slots) X(lanes) X(largest_step) X(latency) X(launch) X(layer_loads) \
+    X(layers) X(left) X(loads) X(meter) X(metered) X(narrow) X(native) X(new_knots) X(notify) X(output) \
+    X(output_left) X(overlapped) X(own) X(page) X(partial) X(past_knots) X(pause) X(phases) X(popleft) X(previous) \
+    X(progress) X(prompt) X(prompt_grid) X(prompt_share) X(prompt_steps) X(prompt_tokens) X(put_aside) X(queue) \
+    X(queued_tokens) X(ranks) X(reactive) X(records) X(release) X(requests) X(rules) X(running) X(scheduler) \
+    X(seen_late) X(sent) X(shared) X(shop) X(short) X(size) X(slots) X(staged_with_prompts) X(status) X(steps) \
+    X(taking) X(times) X(to_compute) X(token_time) X(tokens_timed) X(tried) X(turns_taken) X(unchanged) X(unseen) \
+    X(unsettled) X(used) X(waited) X(waiting) X(waits) X(wide) X(windows) X(with_prompts)
 
 enum {
 #define X(name) N_##name,
@@ -264,7 +264,7 @@ struct Fleet;
 typedef struct {
     PyObject_HEAD
     PyObject *replica, *scheduler, *rules, *records, *admitted, *decodes, *clients, *queue, *progress;
-    PyObject *inbox, *waiting, *running;
+    PyObject *inbox, *waiting, *running, *output_left, *computed_elsewhere, *own;
     PyObject *idle, *again, *known_fixed; /* runs of blocks that nobody uses (NULL: no cache of blocks); sent back */
     Prices *prices;
     double capacity, latency, front_request, front_token;
@@ -334,7 +334,7 @@ static int look_who_counts(Plain *r) {
 }
 
 static int load(Plain *r) {
-    PyObject *cut, *unseen = NULL, *left = NULL, *own = NULL;
+    PyObject *cut, *unseen = NULL;
     int timed;
     if (get_true(r->records, NAME(tokens_timed), &timed)) return -1;
     r->sink->unread = !timed;
@@ -366,12 +366,7 @@ static int load(Plain *r) {
     if (!cut) return -1;
     r->cut = cut == Py_None ? -1 : PyLong_AsLongLong(cut);
     Py_DECREF(cut);
-    left = PyObject_GetAttr(r->progress, NAME(output_left));
-    own = left ? PyObject_GetAttr(r->admitted, NAME(own)) : NULL;
-    if (!own) goto failed;
-    r->elsewhere = PyDict_GET_SIZE(left) || PyDict_GET_SIZE(own);
-    Py_CLEAR(left);
-    Py_CLEAR(own);
+    r->elsewhere = PyDict_GET_SIZE(r->output_left) || PyDict_GET_SIZE(r->own);
     unseen = PyObject_GetAttr(r->clients, NAME(unseen));
     if (!unseen) return -1;
     r->fresh.count = r->others.count = 0;
@@ -387,7 +382,6 @@ static int load(Plain *r) {
     r->loaded = 1;
     return PyErr_Occurred() ? -1 : 0;
 failed:
-    Py_XDECREF(left);
     Py_XDECREF(unseen);
     return -1;
 }
@@ -849,6 +843,56 @@ static int plan(Plain *r, Chunk *chunk) {
     return 0;
 }
 
+/* Whether all who wait have a cache that was computed elsewhere, and slots and room: 1 where they have, 0 where the rest
+   is Python's. fixed: what they take of the cache together. */
+static int all_computed(Plain *r, Py_ssize_t waiting, double *taken) {
+    Int count = (Int)PyDict_GET_SIZE(r->running), own = r->lane_slots - r->size;
+    double room = r->capacity - (double)((count + (Int)waiting) * r->page), fixed = 0.0, more = 0.0;
+    int fits = r->cut < 0 && r->budget > r->size && (double)(r->size * r->page) <= r->capacity - r->used;
+    fits = fits && count + (Int)waiting <= r->slots && (Int)waiting <= own && !PyDict_GET_SIZE(r->again);
+    *taken = r->used;
+    for (Py_ssize_t i = 0; fits && i < waiting; i++) {
+        PyObject *key = PySequence_GetItem(r->waiting, i);
+        int known = key ? PySet_Contains(r->computed_elsewhere, key) : -1;
+        Int request = key ? PyLong_AsLongLong(key) : -1;
+        Py_XDECREF(key);
+        if (known <= 0) return known;
+        if (r->windows && fixed_part(r, r->prompt[request] + r->output[request], &fixed)) return -1;
+        if (r->in_flight && unsettled_part(r, r->prompt[request], &more)) return -1;
+        *taken += (double)blocks_of(r->prompt[request], r->page) + fixed;
+        fits = r->output[request] > 1 && *taken + more <= room;
+    }
+    return fits;
+}
+
+static int enter(Plain *r, Int request, Int left, double time);
+
+/* Those whose cache was computed elsewhere, and has come, decode from now on: 1 where it takes more ado. */
+static int begin_computed(Plain *r) {
+    Py_ssize_t waiting = PyObject_Size(r->waiting);
+    double taken;
+    int fit = PyDict_GET_SIZE(r->own) ? 0 : all_computed(r, waiting, &taken);
+    if (fit <= 0) return fit < 0 ? -1 : 1;
+    r->is_short = 0;
+    r->used = taken;
+    while (waiting--) {
+        PyObject *head = PySequence_GetItem(r->waiting, 0);
+        if (!head) return -1;
+        Int request = PyLong_AsLongLong(head);
+        int failed = PySet_Discard(r->computed_elsewhere, head) < 0 || PyDict_DelItem(r->output_left, head);
+        Py_DECREF(head);
+        if (failed || start(r, 1)) return -1;
+        if (r->first[request] != r->first[request]) {
+            if (r->answers) r->first[request] = r->clock;
+            else if (add_token(&r->fresh, request, FIRST)) return -1;
+        }
+        if (enter(r, request, r->output[request] - 1, r->clock)) return -1;
+    }
+    r->elsewhere = PyDict_GET_SIZE(r->output_left) > 0;
+    r->early = !r->late && (r->fresh.count || r->others.count);
+    return 0;
+}
+
 /* --- steps --- */
 
 static inline Int crossing(Plain *r, Int later) {
@@ -913,7 +957,7 @@ static int decode_run(Plain *r, double until, double *shown) {
         Int within = steps_within(r, room);
         run = within < run ? within : run;
     }
-    if (run < 1 || r->is_short || r->early) return 1;
+    if (run < 1 || r->is_short) return 1;
     double mean = r->context / (double)size, middle = mean + (double)(run - 1) / 2;
     find_line(r, middle);
     double each = decode_takes(r, size, middle);
@@ -953,7 +997,7 @@ static int decode_run(Plain *r, double until, double *shown) {
     r->kv_seconds += (run > 1 ? share - grown * (double)(run - 1) / (double)(2 * run) : share) * duration;
     if (share > r->kv_peak) r->kv_peak = share;
     if (waiting && waits_for(r, waiting, duration)) return -1;
-    if (!r->late) {
+    if (!r->late && !r->early) {
         *shown = r->clock;
     } else if (r->fresh.count || r->others.count) {
         if (run > 1) {
@@ -1058,6 +1102,25 @@ static PyObject *decoding_of(Int steps, Int tokens, Int left) {
     return decoding;
 }
 
+static int enter(Plain *r, Int request, Int left, double time) { /* DecodeBatch.enter */
+    Int tokens = r->prompt[request];
+    r->size++;
+    r->context += (double)tokens;
+    if (add_phase(r, tokens - r->steps, 1)) return -1;
+    PyObject *decoding = decoding_of(r->steps, tokens, left);
+    PyObject *end = pair_of(PyLong_FromLongLong(r->steps + left), PyLong_FromLongLong(request));
+    int failed = !end || !decoding || PyDict_SetItem(r->entered, PyTuple_GET_ITEM(end, 1), decoding) ||
+                 heap_push(r->ends, end);
+    if (!failed && r->joined) {
+        PyObject *joins = PyFloat_FromDouble(time);
+        failed = !joins || PyDict_SetItem(r->joined, PyTuple_GET_ITEM(end, 1), joins);
+        Py_XDECREF(joins);
+    }
+    Py_XDECREF(end);
+    Py_XDECREF(decoding);
+    return failed ? -1 : 0;
+}
+
 static int finish_prompts(Plain *r) {
     for (Py_ssize_t i = 0; i < r->completed.count; i++) {
         Int request = r->completed.at[i].request, tokens = r->prompt[request], remains = r->output[request] - 1;
@@ -1065,22 +1128,7 @@ static int finish_prompts(Plain *r) {
             if (add_token(&r->others, request, remains ? HANDOFF : LAST) || release(r, request, tokens)) return -1;
             continue;
         }
-        if (add_token(&r->fresh, request, FIRST)) return -1;
-        r->size++;
-        r->context += (double)tokens;
-        if (add_phase(r, tokens - r->steps, 1)) return -1;
-        PyObject *decoding = decoding_of(r->steps, tokens, remains);
-        PyObject *end = pair_of(PyLong_FromLongLong(r->steps + remains), PyLong_FromLongLong(request));
-        int failed = !end || !decoding || PyDict_SetItem(r->entered, PyTuple_GET_ITEM(end, 1), decoding) ||
-                     heap_push(r->ends, end);
-        if (!failed && r->joined) {
-            PyObject *time = PyFloat_FromDouble(r->back);
-            failed = !time || PyDict_SetItem(r->joined, PyTuple_GET_ITEM(end, 1), time);
-            Py_XDECREF(time);
-        }
-        Py_XDECREF(end);
-        Py_XDECREF(decoding);
-        if (failed) return -1;
+        if (add_token(&r->fresh, request, FIRST) || enter(r, request, remains, r->back)) return -1;
     }
     return 0;
 }
@@ -1167,8 +1215,7 @@ static int events(Plain *r, double until, int planned) {
             }
             if (next <= r->clock && arrive(r, r->overlapped ? r->previous : r->clock)) return -1;
             if (r->cut >= 0 || PyObject_Size(r->waiting) > 0) {
-                if (r->elsewhere) return PROMPTS;
-                int more = plan(r, &chunk);
+                int more = r->elsewhere ? begin_computed(r) : plan(r, &chunk);
                 if (more) return more < 0 ? -1 : PROMPTS;
             }
         }
@@ -1185,6 +1232,9 @@ static int events(Plain *r, double until, int planned) {
         if (r->late) { /* seen now: what was made before; what this step makes is seen later */
             swap(&r->fresh, &r->fresh_seen);
             swap(&r->others, &r->others_seen);
+        } else if (r->early && !chunk.prompts) { /* what was made before this run of steps */
+            if (show(r, &r->fresh, &r->others, shown)) return -1;
+            shown = r->clock;
         }
         if (PyList_GET_SIZE(r->ends) && part(item(r->ends, 0), 0) <= r->steps && finish_decodes(r)) return -1;
         if (finish_prompts(r)) return -1;
@@ -1384,7 +1434,7 @@ static int prices_of(Plain *r) { /* those that the times have, or new ones, whic
 
 #define OBJECTS(X) \
     X(replica) X(scheduler) X(rules) X(records) X(admitted) X(decodes) X(clients) X(queue) X(progress) X(inbox) \
-    X(waiting) X(running) X(idle) X(again) X(known_fixed) X(prices) X(meter) X(waited) X(ends) \
+    X(waiting) X(running) X(output_left) X(computed_elsewhere) X(own) X(idle) X(again) X(known_fixed) X(prices) X(meter) X(waited) X(ends) \
     X(phases) X(entered) X(joined) X(notify) X(goes_on) X(cluster) X(counted_notify) X(columns[0]) X(columns[1]) X(columns[2]) \
     X(columns[3]) X(columns[4]) X(columns[5])
 
@@ -1428,7 +1478,9 @@ static int plain_init(Plain *r, PyObject *args, PyObject *kwargs) {
         kept(&r->waiting, replica, NAME(waiting)) || kept(&r->records, r->scheduler, NAME(records)) ||
         kept(&r->admitted, r->scheduler, NAME(admitted)) || kept(&r->decodes, r->scheduler, NAME(decodes)) ||
         kept(&r->clients, r->scheduler, NAME(clients)) || kept(&r->queue, r->scheduler, NAME(queue)) ||
-        kept(&r->progress, r->scheduler, NAME(progress)) || kept(&r->again, r->progress, NAME(to_compute)) ||
+        kept(&r->progress, r->scheduler, NAME(progress)) || kept(&r->own, r->admitted, NAME(own)) ||
+        kept(&r->output_left, r->progress, NAME(output_left)) ||
+        kept(&r->computed_elsewhere, r->progress, NAME(computed_elsewhere)) || kept(&r->again, r->progress, NAME(to_compute)) ||
         kept(&r->known_fixed, r->rules, NAME(known)) || prices_of(r))
         return -1;
     PyObject *cache = PyObject_GetAttr(r->admitted, NAME(cache));
@@ -1842,7 +1894,7 @@ typedef struct { /* a Batch; of its loads what one rank has */
 
 typedef struct {
     Plain r;
-    PyObject *pipeline_ranks, *shop, *output_left;
+    PyObject *pipeline_ranks, *shop;
     Lane *lanes;
     Flight *flying;
     Int *idle, count, lanes_count, at, unchanged, sent; /* count: batches in flight; at: the lane whose turn it is */
@@ -2155,9 +2207,11 @@ static int compose(Pipe *p) {
     }
     if (p->loads) return in_python(p, p->r.replica, "_send", NULL);
     if (r->cut >= 0 || PyObject_Size(r->waiting) > 0) {
-        int more = r->elsewhere ? 1 : plan(r, &chunk);
+        int more = r->elsewhere ? begin_computed(r) : plan(r, &chunk);
         if (more) return more < 0 ? -1 : in_python(p, p->r.replica, "_send", NULL);
         p->unchanged = 0;
+    }
+    if (chunk.prompts) {
         r->prompt_steps++;
         r->computed_tokens += (double)chunk.tokens;
         if ((double)(chunk.tokens + r->size) > r->largest) r->largest = (double)(chunk.tokens + r->size);
@@ -2204,7 +2258,7 @@ static int take_back(Pipe *p) {
     double back = flight->back;
     PyObject *prompts = flight->prompts;
     Int lane = flight->lane, decoding = flight->decoding;
-    if (prompts != Py_None && (PyDict_GET_SIZE(p->output_left) || PyDict_GET_SIZE(r->again)))
+    if (prompts != Py_None && (PyDict_GET_SIZE(r->output_left) || PyDict_GET_SIZE(r->again)))
         return in_python(p, p->r.replica, "_take_back", NULL) < 0 ? -1 : 0;
     if (back > r->clock) r->clock = back;
     if (count_time(p, r->clock)) return -1;
@@ -2454,8 +2508,7 @@ static int pipe_init(Pipe *p, PyObject *args, PyObject *kwargs) {
     PyObject *lanes = NULL;
     if (p->r.replica) return 0;
     if (plain_init(&p->r, args, kwargs) || kept(&p->pipeline_ranks, p->r.replica, NAME(ranks)) ||
-        kept(&p->shop, p->r.replica, NAME(shop)) || kept(&p->output_left, p->r.progress, NAME(output_left)) ||
-        kept(&lanes, p->r.scheduler, NAME(lanes)))
+        kept(&p->shop, p->r.replica, NAME(shop)) || kept(&lanes, p->r.scheduler, NAME(lanes)))
         return -1;
     Int count = (Int)PyList_GET_SIZE(lanes);
     p->stations = p->r.prices->stages + 1;
@@ -2475,7 +2528,6 @@ static int pipe_init(Pipe *p, PyObject *args, PyObject *kwargs) {
 static int pipe_traverse(Pipe *p, visitproc visit, void *arg) {
     Py_VISIT(p->pipeline_ranks);
     Py_VISIT(p->shop);
-    Py_VISIT(p->output_left);
     for (Int i = 0; i < p->lanes_count; i++) {
         Lane *lane = &p->lanes[i];
         Py_VISIT(lane->decodes);
@@ -2491,7 +2543,6 @@ static int pipe_traverse(Pipe *p, visitproc visit, void *arg) {
 static int pipe_clear(Pipe *p) {
     Py_CLEAR(p->pipeline_ranks);
     Py_CLEAR(p->shop);
-    Py_CLEAR(p->output_left);
     for (Int i = 0; i < p->lanes_count; i++) {
         Lane *lane = &p->lanes[i];
         Py_CLEAR(lane->decodes);
