@@ -42,7 +42,7 @@ static PyObject *names[N_NAMES];
 #define NAME(x) names[N_##x]
 
 static PyObject *tokens_of[TOKENS]; /* members of clients.Token */
-static PyObject *nobody, *budget_reason, *front_end, *heappop, *batch_of, *rank_load, *chunk_of;
+static PyObject *nobody, *budget_reason, *cache_reason, *slots_reason, *front_end, *heappop, *batch_of, *rank_load, *chunk_of;
 static Int wide_from, finished_code;
 static double prompt_counts[16];
 static int prompt_counts_size;
@@ -893,6 +893,30 @@ static int begin_computed(Plain *r) {
     return 0;
 }
 
+/* The first who waits finds no slot or no room, so that this step only decodes: 1 where it takes more ado. growth: tokens
+   of cache that a step of all lanes takes. */
+static int is_blocked(Plain *r, double growth) {
+    Int count = (Int)PyDict_GET_SIZE(r->running);
+    double left = r->capacity - r->used, need, fixed = 0.0, more = 0.0;
+    if (r->cut >= 0 || !count || r->budget <= r->size || (double)(r->size * r->page) > left) return 1;
+    if (PyDict_GET_SIZE(r->again) || PyDict_GET_SIZE(r->own) || PyObject_Size(r->waiting) < 1) return 1;
+    int full = r->lane_slots <= r->size || count >= r->slots;
+    if (!full) {
+        PyObject *head = PySequence_GetItem(r->waiting, 0);
+        Int request = head ? PyLong_AsLongLong(head) : -1;
+        Py_XDECREF(head);
+        if (request < 0) return -1;
+        if (r->windows && fixed_part(r, r->prompt[request] + r->output[request], &fixed)) return -1;
+        if (r->in_flight && unsettled_part(r, r->prompt[request], &more)) return -1;
+        need = (double)blocks_of(r->prompt[request], r->page) + fixed + more;
+        if (need <= left - (double)(count * r->page) || need <= left - growth) return 1;
+    }
+    PyObject *done = PyObject_CallMethodOneArg(r->meter, NAME(block), full ? slots_reason : cache_reason);
+    Py_XDECREF(done);
+    r->is_short = 0;
+    return done ? 0 : -1;
+}
+
 /* --- steps --- */
 
 static inline Int crossing(Plain *r, Int later) {
@@ -1216,6 +1240,7 @@ static int events(Plain *r, double until, int planned) {
             if (next <= r->clock && arrive(r, r->overlapped ? r->previous : r->clock)) return -1;
             if (r->cut >= 0 || PyObject_Size(r->waiting) > 0) {
                 int more = r->elsewhere ? begin_computed(r) : plan(r, &chunk);
+                if (more > 0) more = is_blocked(r, (double)(crossing(r, 0) * r->page));
                 if (more) return more < 0 ? -1 : PROMPTS;
             }
         }
@@ -2061,6 +2086,11 @@ static int in_python(Pipe *p, PyObject *of, const char *method, const double *ti
     return did < 0 || load_pipe(p) ? -1 : did;
 }
 
+static Int crossing_of(Pipe *p, Int lane, Int later) {
+    Lane *of = &p->lanes[lane];
+    return PyLong_AsLongLong(item(of->phases, (Py_ssize_t)modulo(-(of->steps + later), p->r.page)));
+}
+
 static int count_time(Pipe *p, double now) { /* _meter */
     Plain *r = &p->r;
     double duration = now - p->metered, share = r->used / r->capacity, grown = p->grown / r->capacity;
@@ -2207,9 +2237,15 @@ static int compose(Pipe *p) {
     }
     if (p->loads) return in_python(p, p->r.replica, "_send", NULL);
     if (r->cut >= 0 || PyObject_Size(r->waiting) > 0) {
+        Int running = (Int)PyDict_GET_SIZE(r->running), taken = 0;
         int more = r->elsewhere ? begin_computed(r) : plan(r, &chunk);
+        if (more > 0) {
+            keep_lane(p);
+            for (Int i = 0; i < p->lanes_count; i++) taken += crossing_of(p, i, 0) * r->page;
+            more = is_blocked(r, (double)taken);
+        }
         if (more) return more < 0 ? -1 : in_python(p, p->r.replica, "_send", NULL);
-        p->unchanged = 0;
+        if (chunk.prompts || (Int)PyDict_GET_SIZE(r->running) != running) p->unchanged = 0;
     }
     if (chunk.prompts) {
         r->prompt_steps++;
@@ -2311,9 +2347,7 @@ static Int steps_within_lanes(Pipe *p, Int size, double room) {
     room -= (double)(cycles * size * page);
     for (Int step = 0; step < page; step++) {
         Int blocks = 0;
-        for (Int i = 0; i < p->lanes_count; i++)
-            blocks += PyLong_AsLongLong(
-                item(p->lanes[i].phases, (Py_ssize_t)modulo(-(p->lanes[i].steps + step), page)));
+        for (Int i = 0; i < p->lanes_count; i++) blocks += crossing_of(p, i, step);
         room -= (double)(blocks * page);
         if (room < 0) return cycles * page + step;
     }
@@ -2598,6 +2632,8 @@ static int import_all(void) {
     tokens_of[HANDOFF] = found_in(clients, "HANDOFF");
     nobody = found_in(clients, "nobody");
     budget_reason = PyUnicode_InternFromString("budget");
+    cache_reason = PyUnicode_InternFromString("cache");
+    slots_reason = PyUnicode_InternFromString("slots");
     front_end = PyUnicode_InternFromString("front end");
     heappop = found_in("heapq", "heappop");
     batch_of = found_in("inferplan.serving.ranks", "Batch");
