@@ -1,4 +1,5 @@
-/* The loop of plain_replica.py in C: the same events in the same order, each sum added up as Python adds it.
+/* The loops of plain_replica.py and plain_pipeline.py in C: the same events in the same order, each sum added up as
+Python adds it.
 
 What the general code reads stays in the Python objects that it reads: queues, the heap of ends, requests that run. So
 what a line of `_events` does is done here, and a step that is not plain is left to Python as there. Sums and counters
@@ -17,17 +18,19 @@ typedef long long Int;
 
 #define NAMES(X) \
     X(__self__) X(admitted) X(alone) X(answers) X(append) X(batch_knots) X(batch_seconds) X(block) X(blocking) \
-    X(budget) X(busy) X(cache) X(capacity) X(clients) X(clock) X(computed) X(context) X(contexts) X(count) \
-    X(decode_grid) X(decode_tokens) X(decodes) X(done) X(ends) X(engines) X(events) X(finish) X(finish_decodes) \
-    X(first) X(fixed) X(floors) X(frombytes) X(front) X(front_free) X(front_request) X(front_token) X(gap_weights) \
-    X(gaps) X(goes_on) X(graph_floors) X(graph_tokens) X(handlers) X(handoff) X(head) X(host) X(host_sequence) \
-    X(idle) X(in_flight) X(inbox) X(known) X(kv_peak) X(kv_seconds) X(largest_step) X(latency) X(launch) X(layers) \
-    X(left) X(loads) X(meter) X(narrow) X(native) X(new_knots) X(notify) X(output) X(output_left) X(overlapped) \
-    X(own) X(page) X(partial) X(past_knots) X(pause) X(phases) X(popleft) X(previous) X(progress) X(prompt) \
-    X(prompt_grid) X(prompt_share) X(prompt_steps) X(prompt_tokens) X(put_aside) X(queue) X(queued_tokens) \
-    X(reactive) X(records) X(release) X(requests) X(rules) X(running) X(scheduler) X(seen_late) X(sent) X(shared) \
-    X(short) X(size) X(slots) X(status) X(steps) X(tables) X(taking) X(to_compute) X(tokens_timed) X(turns_taken) \
-    X(unseen) X(unsettled) X(used) X(waited) X(waiting) X(wide) X(windows) X(with_prompts)
+    X(budget) X(busy) X(cache) X(capacity) X(clients) X(clock) X(computed) X(computed_elsewhere) X(context) \
+    X(contexts) X(count) X(decode_grid) X(decode_tokens) X(decodes) X(done) X(ends) X(engines) X(events) X(finish) \
+    X(finish_decodes) X(first) X(fixed) X(floors) X(flying) X(free) X(frombytes) X(front) X(front_free) \
+    X(front_request) X(front_token) X(gap_weights) X(gaps) X(goes_on) X(graph_floors) X(graph_tokens) X(grown) \
+    X(handlers) X(handoff) X(head) X(host) X(host_loads) X(host_sequence) X(idle) X(in_flight) X(inbox) X(joined) \
+    X(known) X(kv_peak) X(kv_seconds) X(lane_slots) X(lanes) X(largest_step) X(latency) X(launch) X(layer_loads) \
+    X(layers) X(left) X(loads) X(meter) X(metered) X(narrow) X(native) X(new_knots) X(notify) X(output) \
+    X(output_left) X(overlapped) X(own) X(page) X(partial) X(past_knots) X(pause) X(phases) X(popleft) X(previous) \
+    X(progress) X(prompt) X(prompt_grid) X(prompt_share) X(prompt_steps) X(prompt_tokens) X(put_aside) X(queue) \
+    X(queued_tokens) X(ranks) X(reactive) X(records) X(release) X(requests) X(rules) X(running) X(scheduler) \
+    X(seen_late) X(sent) X(shared) X(shop) X(short) X(size) X(slots) X(staged_with_prompts) X(status) X(steps) \
+    X(taking) X(times) X(to_compute) X(token_time) X(tokens_timed) X(tried) X(turns_taken) X(unchanged) X(unseen) \
+    X(unsettled) X(used) X(waited) X(waiting) X(waits) X(wide) X(windows) X(with_prompts)
 
 enum {
 #define X(name) N_##name,
@@ -39,7 +42,7 @@ static PyObject *names[N_NAMES];
 #define NAME(x) names[N_##x]
 
 static PyObject *tokens_of[TOKENS]; /* members of clients.Token */
-static PyObject *nobody, *budget_reason, *front_end, *heappop;
+static PyObject *nobody, *budget_reason, *cache_reason, *slots_reason, *front_end, *heappop, *batch_of, *rank_load, *chunk_of;
 static Int wide_from, finished_code;
 static double prompt_counts[16];
 static int prompt_counts_size;
@@ -232,20 +235,28 @@ static int add_gap(Gaps *to, double gap, double weight) {
 
 typedef struct {
     double layers, launch[2];
-    PyObject *shared, *head, *alone, *grid;
+    PyObject *from, *shared, *head, *alone, *grid;
     double *decode_grid, *knots; /* seconds of decodes by batch and context, and the batches */
     Py_ssize_t knots_count;
+    int same; /* it is that of the stage before */
 } Table;
 
-/* The tables of a StepTimes, and the lines that were made of them: of a step that only decodes, by batch. */
+/* Lines that were made of tables, by batch: NaN where they are yet to be made. */
+typedef struct {
+    double **of;
+    Py_ssize_t room;
+} Lines;
+
+/* The tables of a StepTimes, and the lines of steps that only decode: through all stages, and of each. */
 typedef struct {
     PyObject_HEAD
     PyObject *times, *news, *pasts;
-    double *contexts, **lines, host, host_sequence, floor, graph_floor;
-    Py_ssize_t contexts_count, lines_room;
+    double *contexts, *floors, *graph_floors, host, host_sequence;
+    Py_ssize_t contexts_count, stages;
+    Lines decodes, passes;
     Int graph_tokens;
     int alike;
-    Table tables[2]; /* of narrow prompts, of wide ones */
+    Table *tables[2]; /* of each stage: of narrow prompts, of wide ones */
 } Prices;
 
 struct Fleet;
@@ -253,24 +264,24 @@ struct Fleet;
 typedef struct {
     PyObject_HEAD
     PyObject *replica, *scheduler, *rules, *records, *admitted, *decodes, *clients, *queue, *progress;
-    PyObject *inbox, *waiting, *running;
+    PyObject *inbox, *waiting, *running, *output_left, *computed_elsewhere, *own;
     PyObject *idle, *again, *known_fixed; /* runs of blocks that nobody uses (NULL: no cache of blocks); sent back */
     Prices *prices;
     double capacity, latency, front_request, front_token;
-    Int page, slots, budget;
+    Int page, slots, lane_slots, budget;
     int windows, in_flight, overlapped, late;
     struct Fleet *fleet; /* that it runs in now */
     Int place;
     /* what a call reads and writes back */
     int loaded, handoff, answers, reactive, pause, elsewhere, early, is_short, counts;
-    PyObject *meter, *waited, *ends, *phases, *entered, *notify, *goes_on, *cluster, *counted_notify;
+    PyObject *meter, *waited, *ends, *phases, *entered, *joined, *notify, *goes_on, *cluster, *counted_notify;
     PyObject *columns[6];
     Int *prompt, *output;
     double *begun, *first, *finish;
     unsigned char *status;
     double clock, previous, context, used, busy, computed_tokens, decoded, batch_seconds, kv_seconds, kv_peak, largest;
     Int size, steps, piece, cut, all_steps, prompt_steps, queued, counted;
-    double low, high;
+    double low, high, back; /* back: when the prompts of a batch in flight are in the cache */
     Py_ssize_t at;
     Tokens fresh, others, fresh_seen, others_seen, completed;
     Gaps gaps;
@@ -323,7 +334,7 @@ static int look_who_counts(Plain *r) {
 }
 
 static int load(Plain *r) {
-    PyObject *cut, *unseen = NULL, *left = NULL, *own = NULL;
+    PyObject *cut, *unseen = NULL;
     int timed;
     if (get_true(r->records, NAME(tokens_timed), &timed)) return -1;
     r->sink->unread = !timed;
@@ -355,12 +366,7 @@ static int load(Plain *r) {
     if (!cut) return -1;
     r->cut = cut == Py_None ? -1 : PyLong_AsLongLong(cut);
     Py_DECREF(cut);
-    left = PyObject_GetAttr(r->progress, NAME(output_left));
-    own = left ? PyObject_GetAttr(r->admitted, NAME(own)) : NULL;
-    if (!own) goto failed;
-    r->elsewhere = PyDict_GET_SIZE(left) || PyDict_GET_SIZE(own);
-    Py_CLEAR(left);
-    Py_CLEAR(own);
+    r->elsewhere = PyDict_GET_SIZE(r->output_left) || PyDict_GET_SIZE(r->own);
     unseen = PyObject_GetAttr(r->clients, NAME(unseen));
     if (!unseen) return -1;
     r->fresh.count = r->others.count = 0;
@@ -376,7 +382,6 @@ static int load(Plain *r) {
     r->loaded = 1;
     return PyErr_Occurred() ? -1 : 0;
 failed:
-    Py_XDECREF(left);
     Py_XDECREF(unseen);
     return -1;
 }
@@ -504,38 +509,56 @@ static double read_whole(PyObject *table, Int rows) { /* _whole */
                         : value_at(table, count - 1) * (double)rows / (double)(count - 1);
 }
 
+/* StepTimes._pass_lines: the same of all that a stage does in a step that only decodes. */
+static Line pass_line(Prices *of, Table *table, Int batch, Py_ssize_t place) {
+    Line line = segment_line(of, table, batch, place);
+    line.base += table->layers + read_rows(table->shared, batch) + read_whole(table->head, batch);
+    return line;
+}
+
 /* StepTimes.decode_lines: the line at a place of those of a batch. */
 static Line decode_line(Prices *of, Int batch, Py_ssize_t place) {
-    Table *table = &of->tables[0];
     Py_ssize_t count = of->contexts_count, right = place < 1 ? 1 : place < count ? place : count - 1;
-    double fixed = table->layers + read_rows(table->shared, batch) + read_whole(table->head, batch), values[2];
+    double values[2];
     for (int i = 0; i < 2; i++) {
-        Line line = segment_line(of, table, batch, right + i);
-        values[i] = (of->host + of->host_sequence * (double)batch) +
-                    ((line.base + fixed) + line.slope * of->contexts[right - 1 + i] + 0.0);
+        values[i] = of->host + of->host_sequence * (double)batch;
+        for (Py_ssize_t stage = 0; stage < of->stages; stage++) {
+            Line line = pass_line(of, &of->tables[0][stage], batch, right + i);
+            values[i] += line.base + line.slope * of->contexts[right - 1 + i] + 0.0;
+        }
     }
     if (place) return line_between(of->contexts, right, values[0], values[1]);
     return (Line){values[0], 0.0};
 }
 
+/* The lines of a batch, so many numbers; NULL, and an error, without memory. */
+static double *lines_of(Lines *all, Int batch, Py_ssize_t count) {
+    if (batch >= all->room) {
+        Py_ssize_t room = 2 * (Py_ssize_t)batch + 64;
+        double **of = PyMem_Realloc(all->of, room * sizeof(double *));
+        if (!of) return (double *)PyErr_NoMemory();
+        memset(of + all->room, 0, (room - all->room) * sizeof(double *));
+        all->of = of;
+        all->room = room;
+    }
+    if (!all->of[batch]) {
+        double *made = all->of[batch] = PyMem_Malloc(count * sizeof(double));
+        if (!made) return (double *)PyErr_NoMemory();
+        while (count) made[--count] = NAN;
+    }
+    return all->of[batch];
+}
+
+static void free_lines(Lines *all) {
+    for (Py_ssize_t i = 0; i < all->room; i++) PyMem_Free(all->of[i]);
+    PyMem_Free(all->of);
+}
+
 /* Seconds of a step that only decodes, on the line that `find_line` found; NaN, and an error, without memory. */
 static double decode_takes(Plain *r, Int batch, double context) {
     Prices *of = r->prices;
-    if (batch >= of->lines_room) {
-        Py_ssize_t room = 2 * (Py_ssize_t)batch + 64;
-        double **lines = PyMem_Realloc(of->lines, room * sizeof(double *));
-        if (!lines) goto no_memory;
-        memset(lines + of->lines_room, 0, (room - of->lines_room) * sizeof(double *));
-        of->lines = lines;
-        of->lines_room = room;
-    }
-    double *known = of->lines[batch];
-    if (!known) {
-        Py_ssize_t count = 2 * (of->contexts_count + 1);
-        known = of->lines[batch] = PyMem_Malloc(count * sizeof(double));
-        if (!known) goto no_memory;
-        while (count) known[--count] = NAN;
-    }
+    double *known = lines_of(&of->decodes, batch, 2 * (of->contexts_count + 1));
+    if (!known) return NAN;
     known += 2 * r->at;
     if (known[0] != known[0]) {
         Line line = decode_line(of, batch, r->at);
@@ -543,9 +566,23 @@ static double decode_takes(Plain *r, Int batch, double context) {
         known[1] = line.slope;
     }
     return known[0] + known[1] * context;
-no_memory:
-    PyErr_NoMemory();
-    return NAN;
+}
+
+static int pass_takes(Plain *r, Int batch, double context, double *to) { /* the same on each station */
+    Prices *of = r->prices;
+    double *known = lines_of(&of->passes, batch, 2 * of->stages * (of->contexts_count + 1));
+    if (!known) return -1;
+    find_line(r, context);
+    known += 2 * of->stages * r->at;
+    for (Py_ssize_t stage = 0; known[2 * of->stages - 1] != known[2 * of->stages - 1]; stage++) {
+        Line line = pass_line(of, &of->tables[0][stage], batch, r->at);
+        known[2 * stage] = line.base;
+        known[2 * stage + 1] = line.slope;
+    }
+    to[0] = of->host + of->host_sequence * (double)batch;
+    for (Py_ssize_t stage = 0; stage < of->stages; stage++)
+        to[stage + 1] = known[2 * stage] + known[2 * stage + 1] * context;
+    return 0;
 }
 
 static double bilinear(PyObject *grid, Py_ssize_t i, Py_ssize_t j, double x, double y) {
@@ -606,30 +643,52 @@ static int general_price(Plain *r, Chunk *chunk, double mean, double *duration) 
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int price(Plain *r, Chunk *chunk, double *duration) { /* with_prompts */
-    Int size = r->size, prompts = chunk->prompts, tokens = chunk->tokens, row = size + tokens, last = size + prompts;
-    double mean = size ? r->context / (double)size : 0.0, seconds, alone;
-    int wide = tokens > wide_from * prompts;
+static int in_tables(Plain *r, Chunk *chunk, int wide) { /* whether all that is asked for is a row of them */
     Prices *of = r->prices;
-    Table *table = &of->tables[wide];
-    if (!of->alike || row >= PyList_GET_SIZE(table->shared) - 1 || last >= PyList_GET_SIZE(table->head))
-        return general_price(r, chunk, mean, duration);
-    seconds = table->layers + value_at(table->shared, row) + value_at(table->head, last);
-    if (prompts == 1 && chunk->pairs + chunk->pairs == (double)(tokens * (tokens + 1))) {
-        if (alone_takes(of, table, tokens, &alone)) return -1;
-        seconds += alone;
-    } else {
-        seconds += prompts_take(of, table, prompts, (double)tokens, chunk->pairs);
+    for (Py_ssize_t stage = 0; stage < of->stages; stage++) {
+        Table *table = &of->tables[wide][stage];
+        if (r->size + chunk->tokens >= PyList_GET_SIZE(table->shared) - 1 ||
+            r->size + chunk->prompts >= PyList_GET_SIZE(table->head))
+            return 0;
     }
-    if (size) {
-        find_line(r, mean);
-        Line line = segment_line(of, table, size, r->at);
-        seconds += line.base + line.slope * mean;
+    return of->alike;
+}
+
+/* Seconds of a stage in a step that holds prompts; mean: the context behind those that decode, on a line. */
+static int stage_takes(Plain *r, Chunk *chunk, Table *table, double mean, double *seconds) {
+    Int tokens = chunk->tokens;
+    double alone;
+    *seconds = table->layers + value_at(table->shared, r->size + tokens) +
+               value_at(table->head, r->size + chunk->prompts);
+    if (chunk->prompts == 1 && chunk->pairs + chunk->pairs == (double)(tokens * (tokens + 1))) {
+        if (alone_takes(r->prices, table, tokens, &alone)) return -1;
+        *seconds += alone;
     } else {
-        seconds += table->launch[wide];
+        *seconds += prompts_take(r->prices, table, chunk->prompts, (double)tokens, chunk->pairs);
     }
-    double took = of->host + of->host_sequence * (double)last + seconds;
-    double floor_time = row > of->graph_tokens ? of->floor : of->graph_floor;
+    if (r->size) {
+        Line line = segment_line(r->prices, table, r->size, r->at);
+        *seconds += line.base + line.slope * mean;
+    } else {
+        *seconds += table->launch[tokens > wide_from * chunk->prompts];
+    }
+    return 0;
+}
+
+static double mean_context(Plain *r) {
+    double mean = r->size ? r->context / (double)r->size : 0.0;
+    if (r->size) find_line(r, mean);
+    return mean;
+}
+
+static int price(Plain *r, Chunk *chunk, double *duration) { /* with_prompts */
+    double mean = mean_context(r), seconds;
+    int wide = chunk->tokens > wide_from * chunk->prompts;
+    Prices *of = r->prices;
+    if (!in_tables(r, chunk, wide)) return general_price(r, chunk, mean, duration);
+    if (stage_takes(r, chunk, of->tables[wide], mean, &seconds)) return -1;
+    double took = of->host + of->host_sequence * (double)(r->size + chunk->prompts) + seconds;
+    double floor_time = (r->size + chunk->tokens > of->graph_tokens ? of->floors : of->graph_floors)[0];
     *duration = floor_time ? pow(pow(took, 4.0) + pow(floor_time, 4.0), 0.25) : took;
     return 0;
 }
@@ -726,8 +785,9 @@ static int piece_begins(Plain *r) {
 static int plan(Plain *r, Chunk *chunk) {
     Int page = r->page, going = r->cut, reached = r->piece, tokens = 0, room = r->budget - r->size, starts = 0;
     double taken = r->used, pairs = 0.0, fixed = 0.0, more;
-    Int count = (Int)PyDict_GET_SIZE(r->running);
+    Int count = (Int)PyDict_GET_SIZE(r->running), slots = count + r->lane_slots - r->size;
     Py_ssize_t waiting = PyObject_Size(r->waiting);
+    if (r->slots < slots) slots = r->slots;
     r->completed.count = 0;
     if (going >= 0) {
         Int remains = r->prompt[going] - reached;
@@ -751,7 +811,7 @@ static int plan(Plain *r, Chunk *chunk) {
             starts++;
             if (r->windows && fixed_part(r, fresh + r->output[request], &fixed)) return -1;
             taken += (double)blocks_of(fresh, page) + fixed;
-            if (count + starts > r->slots || taken + (double)((count + starts) * page) > r->capacity) return 1;
+            if (count + starts > slots || taken + (double)((count + starts) * page) > r->capacity) return 1;
             if (r->in_flight) {
                 if (unsettled_part(r, fresh, &more)) return -1;
                 if (taken + (double)((count + starts) * page) + more > r->capacity) return 1;
@@ -781,6 +841,80 @@ static int plan(Plain *r, Chunk *chunk) {
     chunk->tokens = tokens;
     chunk->pairs = pairs;
     return 0;
+}
+
+/* Whether all who wait have a cache that was computed elsewhere, and slots and room: 1 where they have, 0 where the rest
+   is Python's. fixed: what they take of the cache together. */
+static int all_computed(Plain *r, Py_ssize_t waiting, double *taken) {
+    Int count = (Int)PyDict_GET_SIZE(r->running), own = r->lane_slots - r->size;
+    double room = r->capacity - (double)((count + (Int)waiting) * r->page), fixed = 0.0, more = 0.0;
+    int fits = r->cut < 0 && r->budget > r->size && (double)(r->size * r->page) <= r->capacity - r->used;
+    fits = fits && count + (Int)waiting <= r->slots && (Int)waiting <= own && !PyDict_GET_SIZE(r->again);
+    *taken = r->used;
+    for (Py_ssize_t i = 0; fits && i < waiting; i++) {
+        PyObject *key = PySequence_GetItem(r->waiting, i);
+        int known = key ? PySet_Contains(r->computed_elsewhere, key) : -1;
+        Int request = key ? PyLong_AsLongLong(key) : -1;
+        Py_XDECREF(key);
+        if (known <= 0) return known;
+        if (r->windows && fixed_part(r, r->prompt[request] + r->output[request], &fixed)) return -1;
+        if (r->in_flight && unsettled_part(r, r->prompt[request], &more)) return -1;
+        *taken += (double)blocks_of(r->prompt[request], r->page) + fixed;
+        fits = r->output[request] > 1 && *taken + more <= room;
+    }
+    return fits;
+}
+
+static int enter(Plain *r, Int request, Int left, double time);
+
+/* Those whose cache was computed elsewhere, and has come, decode from now on: 1 where it takes more ado. */
+static int begin_computed(Plain *r) {
+    Py_ssize_t waiting = PyObject_Size(r->waiting);
+    double taken;
+    int fit = PyDict_GET_SIZE(r->own) ? 0 : all_computed(r, waiting, &taken);
+    if (fit <= 0) return fit < 0 ? -1 : 1;
+    r->is_short = 0;
+    r->used = taken;
+    while (waiting--) {
+        PyObject *head = PySequence_GetItem(r->waiting, 0);
+        if (!head) return -1;
+        Int request = PyLong_AsLongLong(head);
+        int failed = PySet_Discard(r->computed_elsewhere, head) < 0 || PyDict_DelItem(r->output_left, head);
+        Py_DECREF(head);
+        if (failed || start(r, 1)) return -1;
+        if (r->first[request] != r->first[request]) {
+            if (r->answers) r->first[request] = r->clock;
+            else if (add_token(&r->fresh, request, FIRST)) return -1;
+        }
+        if (enter(r, request, r->output[request] - 1, r->clock)) return -1;
+    }
+    r->elsewhere = PyDict_GET_SIZE(r->output_left) > 0;
+    r->early = !r->late && (r->fresh.count || r->others.count);
+    return 0;
+}
+
+/* The first who waits finds no slot or no room, so that this step only decodes: 1 where it takes more ado. growth: tokens
+   of cache that a step of all lanes takes. */
+static int is_blocked(Plain *r, double growth) {
+    Int count = (Int)PyDict_GET_SIZE(r->running);
+    double left = r->capacity - r->used, need, fixed = 0.0, more = 0.0;
+    if (r->cut >= 0 || !count || r->budget <= r->size || (double)(r->size * r->page) > left) return 1;
+    if (PyDict_GET_SIZE(r->again) || PyDict_GET_SIZE(r->own) || PyObject_Size(r->waiting) < 1) return 1;
+    int full = r->lane_slots <= r->size || count >= r->slots;
+    if (!full) {
+        PyObject *head = PySequence_GetItem(r->waiting, 0);
+        Int request = head ? PyLong_AsLongLong(head) : -1;
+        Py_XDECREF(head);
+        if (request < 0) return -1;
+        if (r->windows && fixed_part(r, r->prompt[request] + r->output[request], &fixed)) return -1;
+        if (r->in_flight && unsettled_part(r, r->prompt[request], &more)) return -1;
+        need = (double)blocks_of(r->prompt[request], r->page) + fixed + more;
+        if (need <= left - (double)(count * r->page) || need <= left - growth) return 1;
+    }
+    PyObject *done = PyObject_CallMethodOneArg(r->meter, NAME(block), full ? slots_reason : cache_reason);
+    Py_XDECREF(done);
+    r->is_short = 0;
+    return done ? 0 : -1;
 }
 
 /* --- steps --- */
@@ -847,7 +981,7 @@ static int decode_run(Plain *r, double until, double *shown) {
         Int within = steps_within(r, room);
         run = within < run ? within : run;
     }
-    if (run < 1 || r->is_short || r->early) return 1;
+    if (run < 1 || r->is_short) return 1;
     double mean = r->context / (double)size, middle = mean + (double)(run - 1) / 2;
     find_line(r, middle);
     double each = decode_takes(r, size, middle);
@@ -887,7 +1021,7 @@ static int decode_run(Plain *r, double until, double *shown) {
     r->kv_seconds += (run > 1 ? share - grown * (double)(run - 1) / (double)(2 * run) : share) * duration;
     if (share > r->kv_peak) r->kv_peak = share;
     if (waiting && waits_for(r, waiting, duration)) return -1;
-    if (!r->late) {
+    if (!r->late && !r->early) {
         *shown = r->clock;
     } else if (r->fresh.count || r->others.count) {
         if (run > 1) {
@@ -911,7 +1045,7 @@ static int idle_blocks(Plain *r) { return r->idle && PyDict_GET_SIZE(r->idle) > 
 
 static int finish_generally(Plain *r) { /* Scheduler.finish_decodes */
     PyObject *unseen, *done;
-    if (set_int(r->decodes, NAME(size), r->size) || set_double(r->decodes, NAME(context), r->context) ||
+    if (PyObject_SetAttr(r->scheduler, NAME(decodes), r->decodes) || set_int(r->decodes, NAME(size), r->size) || set_double(r->decodes, NAME(context), r->context) ||
         set_int(r->decodes, NAME(steps), r->steps) || set_double(r->admitted, NAME(used), r->used) ||
         set_taken(r->clients, NAME(unseen), PyList_New(0)))
         return -1;
@@ -992,6 +1126,25 @@ static PyObject *decoding_of(Int steps, Int tokens, Int left) {
     return decoding;
 }
 
+static int enter(Plain *r, Int request, Int left, double time) { /* DecodeBatch.enter */
+    Int tokens = r->prompt[request];
+    r->size++;
+    r->context += (double)tokens;
+    if (add_phase(r, tokens - r->steps, 1)) return -1;
+    PyObject *decoding = decoding_of(r->steps, tokens, left);
+    PyObject *end = pair_of(PyLong_FromLongLong(r->steps + left), PyLong_FromLongLong(request));
+    int failed = !end || !decoding || PyDict_SetItem(r->entered, PyTuple_GET_ITEM(end, 1), decoding) ||
+                 heap_push(r->ends, end);
+    if (!failed && r->joined) {
+        PyObject *joins = PyFloat_FromDouble(time);
+        failed = !joins || PyDict_SetItem(r->joined, PyTuple_GET_ITEM(end, 1), joins);
+        Py_XDECREF(joins);
+    }
+    Py_XDECREF(end);
+    Py_XDECREF(decoding);
+    return failed ? -1 : 0;
+}
+
 static int finish_prompts(Plain *r) {
     for (Py_ssize_t i = 0; i < r->completed.count; i++) {
         Int request = r->completed.at[i].request, tokens = r->prompt[request], remains = r->output[request] - 1;
@@ -999,17 +1152,7 @@ static int finish_prompts(Plain *r) {
             if (add_token(&r->others, request, remains ? HANDOFF : LAST) || release(r, request, tokens)) return -1;
             continue;
         }
-        if (add_token(&r->fresh, request, FIRST)) return -1;
-        r->size++;
-        r->context += (double)tokens;
-        if (add_phase(r, tokens - r->steps, 1)) return -1;
-        PyObject *decoding = decoding_of(r->steps, tokens, remains);
-        PyObject *end = pair_of(PyLong_FromLongLong(r->steps + remains), PyLong_FromLongLong(request));
-        int failed = !end || !decoding || PyDict_SetItem(r->entered, PyTuple_GET_ITEM(end, 1), decoding) ||
-                     heap_push(r->ends, end);
-        Py_XDECREF(end);
-        Py_XDECREF(decoding);
-        if (failed) return -1;
+        if (add_token(&r->fresh, request, FIRST) || enter(r, request, remains, r->back)) return -1;
     }
     return 0;
 }
@@ -1096,8 +1239,8 @@ static int events(Plain *r, double until, int planned) {
             }
             if (next <= r->clock && arrive(r, r->overlapped ? r->previous : r->clock)) return -1;
             if (r->cut >= 0 || PyObject_Size(r->waiting) > 0) {
-                if (r->elsewhere) return PROMPTS;
-                int more = plan(r, &chunk);
+                int more = r->elsewhere ? begin_computed(r) : plan(r, &chunk);
+                if (more > 0) more = is_blocked(r, (double)(crossing(r, 0) * r->page));
                 if (more) return more < 0 ? -1 : PROMPTS;
             }
         }
@@ -1114,6 +1257,9 @@ static int events(Plain *r, double until, int planned) {
         if (r->late) { /* seen now: what was made before; what this step makes is seen later */
             swap(&r->fresh, &r->fresh_seen);
             swap(&r->others, &r->others_seen);
+        } else if (r->early && !chunk.prompts) { /* what was made before this run of steps */
+            if (show(r, &r->fresh, &r->others, shown)) return -1;
+            shown = r->clock;
         }
         if (PyList_GET_SIZE(r->ends) && part(item(r->ends, 0), 0) <= r->steps && finish_decodes(r)) return -1;
         if (finish_prompts(r)) return -1;
@@ -1159,14 +1305,6 @@ static double earliest(Plain *r) { /* Replica.earliest */
 
 /* --- the tables of a StepTimes --- */
 
-static int first_of(PyObject *of, PyObject *name, double *found) {
-    PyObject *list = PyObject_GetAttr(of, name);
-    if (!list) return -1;
-    *found = value_at(list, 0);
-    Py_DECREF(list);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 static int copied_list(PyObject *of, PyObject *name, double **to, Py_ssize_t *count) {
     PyObject *list = PyObject_GetAttr(of, name);
     if (!list) return -1;
@@ -1197,11 +1335,9 @@ static int copied_grid(PyObject *of, PyObject *name, double **to, Py_ssize_t row
     return *to ? 0 : -1;
 }
 
-static int read_table(Prices *of, Table *to, PyObject *name) {
-    PyObject *tables = PyObject_GetAttr(of->times, name), *launch = NULL;
-    if (!tables) return -1;
-    PyObject *from = item(tables, 0); /* the times have it */
-    Py_DECREF(tables);
+static int read_table(Prices *of, Table *to, PyObject *from) {
+    PyObject *launch = NULL;
+    to->from = Py_NewRef(from);
     if (kept(&to->shared, from, NAME(shared)) || kept(&to->head, from, NAME(head)) ||
         kept(&to->alone, from, NAME(alone)) || kept(&to->grid, from, NAME(prompt_grid)) ||
         get_double(from, NAME(layers), &to->layers) || kept(&launch, from, NAME(launch)))
@@ -1210,6 +1346,25 @@ static int read_table(Prices *of, Table *to, PyObject *name) {
     Py_DECREF(launch);
     if (copied_list(from, NAME(batch_knots), &to->knots, &to->knots_count)) return -1;
     return copied_grid(from, NAME(decode_grid), &to->decode_grid, to->knots_count, of->contexts_count);
+}
+
+static int read_tables(Prices *of, int wide, PyObject *name) { /* of every stage */
+    PyObject *tables = PyObject_GetAttr(of->times, name);
+    if (!tables) return -1;
+    of->stages = PyList_GET_SIZE(tables);
+    Table *to = of->tables[wide] = PyMem_Calloc(of->stages, sizeof(Table));
+    int failed = !to;
+    for (Py_ssize_t i = 0; !failed && i < of->stages; i++) {
+        if (i && to[i - 1].from == item(tables, i)) {
+            to[i] = to[i - 1];
+            to[i].same = 1;
+        } else {
+            failed = read_table(of, &to[i], item(tables, i));
+        }
+    }
+    Py_DECREF(tables);
+    if (!to) PyErr_NoMemory();
+    return failed ? -1 : 0;
 }
 
 static PyTypeObject *prices_type, *plain_type;
@@ -1232,15 +1387,19 @@ static void prices_dealloc(Prices *of) {
     Py_CLEAR(of->news);
     Py_CLEAR(of->pasts);
     for (int i = 0; i < 2; i++) {
-        Table *table = &of->tables[i];
-        PyObject *lists[] = {table->shared, table->head, table->alone, table->grid};
-        for (int j = 0; j < 4; j++) Py_XDECREF(lists[j]);
-        PyMem_Free(table->decode_grid);
-        PyMem_Free(table->knots);
+        for (Table *table = of->tables[i]; table && table < of->tables[i] + of->stages; table++) {
+            PyObject *lists[] = {table->from, table->shared, table->head, table->alone, table->grid};
+            if (table->same) continue;
+            for (int j = 0; j < 5; j++) Py_XDECREF(lists[j]);
+            PyMem_Free(table->decode_grid);
+            PyMem_Free(table->knots);
+        }
+        PyMem_Free(of->tables[i]);
     }
-    for (Py_ssize_t i = 0; i < of->lines_room; i++) PyMem_Free(of->lines[i]);
-    PyMem_Free(of->lines);
-    PyMem_Free(of->contexts);
+    free_lines(&of->decodes);
+    free_lines(&of->passes);
+    double *copied[] = {of->contexts, of->floors, of->graph_floors};
+    for (int i = 0; i < 3; i++) PyMem_Free(copied[i]);
     type->tp_free(of);
     Py_DECREF(type);
 }
@@ -1265,20 +1424,22 @@ static PyType_Spec prices_spec = {"inferplan.serving.plain_native.Prices", sizeo
 
 static int fill_prices(Prices *of, PyObject *times) {
     double share;
+    Py_ssize_t floors;
     of->times = Py_NewRef(times);
     if (copied_list(times, NAME(contexts), &of->contexts, &of->contexts_count) ||
         kept(&of->news, times, NAME(new_knots)) || kept(&of->pasts, times, NAME(past_knots)) ||
-        read_table(of, &of->tables[0], NAME(narrow)) || read_table(of, &of->tables[1], NAME(wide)) ||
+        read_tables(of, 0, NAME(narrow)) || read_tables(of, 1, NAME(wide)) ||
         get_double(times, NAME(host), &of->host) || get_double(times, NAME(host_sequence), &of->host_sequence) ||
         get_double(times, NAME(prompt_share), &share) || get_int(times, NAME(graph_tokens), &of->graph_tokens) ||
-        first_of(times, NAME(floors), &of->floor) || first_of(times, NAME(graph_floors), &of->graph_floor))
+        copied_list(times, NAME(floors), &of->floors, &floors) ||
+        copied_list(times, NAME(graph_floors), &of->graph_floors, &floors))
         return -1;
-    of->alike = share == 1.0;
+    of->alike = share == 1.0 && floors == of->stages;
     return 0;
 }
 
 static int prices_of(Plain *r) { /* those that the times have, or new ones, which they keep */
-    PyObject *times = PyObject_GetAttr(r->replica, NAME(tables));
+    PyObject *times = PyObject_GetAttr(r->replica, NAME(times));
     PyObject *known = times ? PyObject_GetAttr(times, NAME(native)) : NULL, *found = NULL;
     int failed = !known;
     if (known && PyList_GET_SIZE(known) && Py_IS_TYPE(item(known, 0), prices_type)) {
@@ -1298,8 +1459,8 @@ static int prices_of(Plain *r) { /* those that the times have, or new ones, whic
 
 #define OBJECTS(X) \
     X(replica) X(scheduler) X(rules) X(records) X(admitted) X(decodes) X(clients) X(queue) X(progress) X(inbox) \
-    X(waiting) X(running) X(idle) X(again) X(known_fixed) X(prices) X(meter) X(waited) X(ends) \
-    X(phases) X(entered) X(notify) X(goes_on) X(cluster) X(counted_notify) X(columns[0]) X(columns[1]) X(columns[2]) \
+    X(waiting) X(running) X(output_left) X(computed_elsewhere) X(own) X(idle) X(again) X(known_fixed) X(prices) X(meter) X(waited) X(ends) \
+    X(phases) X(entered) X(joined) X(notify) X(goes_on) X(cluster) X(counted_notify) X(columns[0]) X(columns[1]) X(columns[2]) \
     X(columns[3]) X(columns[4]) X(columns[5])
 
 static int plain_traverse(Plain *r, visitproc visit, void *arg) {
@@ -1342,7 +1503,9 @@ static int plain_init(Plain *r, PyObject *args, PyObject *kwargs) {
         kept(&r->waiting, replica, NAME(waiting)) || kept(&r->records, r->scheduler, NAME(records)) ||
         kept(&r->admitted, r->scheduler, NAME(admitted)) || kept(&r->decodes, r->scheduler, NAME(decodes)) ||
         kept(&r->clients, r->scheduler, NAME(clients)) || kept(&r->queue, r->scheduler, NAME(queue)) ||
-        kept(&r->progress, r->scheduler, NAME(progress)) || kept(&r->again, r->progress, NAME(to_compute)) ||
+        kept(&r->progress, r->scheduler, NAME(progress)) || kept(&r->own, r->admitted, NAME(own)) ||
+        kept(&r->output_left, r->progress, NAME(output_left)) ||
+        kept(&r->computed_elsewhere, r->progress, NAME(computed_elsewhere)) || kept(&r->again, r->progress, NAME(to_compute)) ||
         kept(&r->known_fixed, r->rules, NAME(known)) || prices_of(r))
         return -1;
     PyObject *cache = PyObject_GetAttr(r->admitted, NAME(cache));
@@ -1350,7 +1513,7 @@ static int plain_init(Plain *r, PyObject *args, PyObject *kwargs) {
     Py_XDECREF(cache);
     if (failed) return -1;
     if (get_double(r->rules, NAME(capacity), &r->capacity) || get_int(r->rules, NAME(page), &r->page) ||
-        get_int(r->rules, NAME(slots), &r->slots) || get_int(r->rules, NAME(budget), &r->budget) ||
+        get_int(r->rules, NAME(slots), &r->slots) || get_int(r->scheduler, NAME(lane_slots), &r->lane_slots) || get_int(r->rules, NAME(budget), &r->budget) ||
         get_true(r->rules, NAME(windows), &r->windows) || get_true(r->rules, NAME(in_flight), &r->in_flight) ||
         get_true(r->rules, NAME(overlapped), &r->overlapped) || get_true(r->rules, NAME(seen_late), &r->late) ||
         get_double(r->rules, NAME(latency), &r->latency) ||
@@ -1740,6 +1903,711 @@ static PyObject *serve(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* --- a pipeline: plain_pipeline.py --- */
+
+typedef struct { /* a batch of the scheduler, which has some of it while it is that whose turn it is */
+    PyObject *decodes, *ends, *phases, *entered, *joined;
+    Int size, steps;
+    double context, token_time;
+} Lane;
+
+typedef struct { /* a Batch; of its loads what one rank has */
+    Int lane, decoding;
+    PyObject *loads, *prompts; /* prompts: a Chunk, or None, which the loads have */
+    double back;
+} Flight;
+
+typedef struct {
+    Plain r;
+    PyObject *pipeline_ranks, *shop;
+    Lane *lanes;
+    Flight *flying;
+    Int *idle, count, lanes_count, at, unchanged, sent; /* count: batches in flight; at: the lane whose turn it is */
+    Py_ssize_t stations;
+    int waits, tried, loads; /* loads: the next step waits for something from the host */
+    double *free, *work, metered, grown;
+} Pipe;
+
+static void keep_lane(Pipe *p) {
+    Lane *lane = &p->lanes[p->at];
+    lane->size = p->r.size;
+    lane->steps = p->r.steps;
+    lane->context = p->r.context;
+}
+
+static void turn_to(Pipe *p, Int at) {
+    Plain *r = &p->r;
+    Lane *lane = &p->lanes[at];
+    if (at == p->at) return;
+    keep_lane(p);
+    p->at = at;
+    Py_XSETREF(r->decodes, Py_NewRef(lane->decodes));
+    Py_XSETREF(r->ends, Py_NewRef(lane->ends));
+    Py_XSETREF(r->phases, Py_NewRef(lane->phases));
+    Py_XSETREF(r->entered, Py_NewRef(lane->entered));
+    Py_XSETREF(r->joined, Py_NewRef(lane->joined));
+    r->size = lane->size;
+    r->steps = lane->steps;
+    r->context = lane->context;
+}
+
+static int read_lane(Lane *lane) {
+    PyObject *of = lane->decodes;
+    return kept(&lane->ends, of, NAME(ends)) || kept(&lane->phases, of, NAME(phases)) ||
+                   kept(&lane->entered, of, NAME(requests)) || kept(&lane->joined, of, NAME(joined)) ||
+                   get_int(of, NAME(size), &lane->size) || get_int(of, NAME(steps), &lane->steps) ||
+                   get_double(of, NAME(context), &lane->context) || get_double(of, NAME(token_time), &lane->token_time)
+               ? -1
+               : 0;
+}
+
+static int write_lane(Lane *lane) {
+    PyObject *of = lane->decodes;
+    return set_int(of, NAME(size), lane->size) || set_int(of, NAME(steps), lane->steps) ||
+                   set_double(of, NAME(context), lane->context) || set_double(of, NAME(token_time), lane->token_time)
+               ? -1
+               : 0;
+}
+
+static int read_flight(Flight *flight, PyObject *batch) {
+    PyObject *load = item(PyTuple_GET_ITEM(batch, 1), 0);
+    flight->lane = part(batch, 0);
+    Py_XSETREF(flight->loads, Py_NewRef(PyTuple_GET_ITEM(batch, 1)));
+    flight->decoding = part(load, 0);
+    flight->prompts = PyTuple_GET_ITEM(load, 1);
+    flight->back = number(PyTuple_GET_ITEM(batch, 2));
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_flying(Pipe *p) {
+    PyObject *flying = PyObject_GetAttr(p->r.replica, NAME(flying)), *batch;
+    int failed = !flying;
+    p->count = failed ? 0 : (Int)PyObject_Size(flying);
+    for (Int i = 0; !failed && i < p->count; i++) {
+        batch = PySequence_GetItem(flying, (Py_ssize_t)i);
+        failed = !batch || read_flight(&p->flying[i], batch);
+        Py_XDECREF(batch);
+    }
+    Py_XDECREF(flying);
+    PyObject *idle = failed ? NULL : PyObject_GetAttr(p->r.replica, NAME(idle)), *lane;
+    failed = !idle;
+    for (Int i = 0; !failed && i < p->lanes_count - p->count; i++) {
+        lane = PySequence_GetItem(idle, (Py_ssize_t)i);
+        failed = !lane;
+        if (lane) p->idle[i] = PyLong_AsLongLong(lane);
+        Py_XDECREF(lane);
+    }
+    Py_XDECREF(idle);
+    return failed ? -1 : 0;
+}
+
+static int read_free(Pipe *p) { /* when each station is */
+    PyObject *free_at = PyObject_GetAttr(p->shop, NAME(free));
+    if (!free_at) return -1;
+    for (Py_ssize_t i = 0; i < p->stations; i++) p->free[i] = value_at(free_at, i);
+    Py_DECREF(free_at);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int load_pipe(Pipe *p) {
+    Plain *r = &p->r;
+    double host_loads, layer_loads;
+    if (kept(&r->decodes, r->scheduler, NAME(decodes))) return -1;
+    for (Int i = 0; i < p->lanes_count; i++) {
+        if (read_lane(&p->lanes[i])) return -1;
+        if (p->lanes[i].decodes == r->decodes) p->at = i;
+    }
+    Py_XSETREF(r->joined, Py_NewRef(p->lanes[p->at].joined));
+    if (load(r) || read_flying(p) || read_free(p) || get_int(r->replica, NAME(unchanged), &p->unchanged) ||
+        get_true(r->replica, NAME(waits), &p->waits) || get_true(r->replica, NAME(tried), &p->tried) ||
+        get_double(p->pipeline_ranks, NAME(metered), &p->metered) || get_int(p->pipeline_ranks, NAME(sent), &p->sent) ||
+        get_double(r->admitted, NAME(grown), &p->grown) || get_double(r->admitted, NAME(host_loads), &host_loads) ||
+        get_double(r->admitted, NAME(layer_loads), &layer_loads))
+        return -1;
+    p->loads = host_loads || layer_loads;
+    return 0;
+}
+
+static int write_flying(Pipe *p) {
+    PyObject *flying = PyObject_GetAttr(p->r.replica, NAME(flying)), *idle, *done;
+    idle = flying ? PyObject_GetAttr(p->r.replica, NAME(idle)) : NULL;
+    int failed = !idle;
+    PyObject *queues[2] = {flying, idle};
+    for (int i = 0; !failed && i < 2; i++) {
+        done = PyObject_CallMethod(queues[i], "clear", NULL);
+        failed = !done;
+        Py_XDECREF(done);
+    }
+    for (Int i = 0; !failed && i < p->lanes_count; i++) {
+        Flight *one = &p->flying[i];
+        PyObject *entry = i < p->count ? PyObject_CallFunction(batch_of, "LOd", one->lane, one->loads, one->back)
+                                       : PyLong_FromLongLong(p->idle[i - p->count]);
+        done = entry ? PyObject_CallMethodOneArg(queues[i >= p->count], NAME(append), entry) : NULL;
+        failed = !done;
+        Py_XDECREF(entry);
+        Py_XDECREF(done);
+    }
+    Py_XDECREF(flying);
+    Py_XDECREF(idle);
+    return failed ? -1 : 0;
+}
+
+static int write_free(Pipe *p) {
+    PyObject *free_at = PyList_New(p->stations);
+    for (Py_ssize_t i = 0; free_at && i < p->stations; i++) {
+        PyObject *time = PyFloat_FromDouble(p->free[i]);
+        if (!time) Py_CLEAR(free_at);
+        else PyList_SET_ITEM(free_at, i, time);
+    }
+    return set_taken(p->shop, NAME(free), free_at);
+}
+
+static int store_pipe(Pipe *p) {
+    Plain *r = &p->r;
+    keep_lane(p);
+    for (Int i = 0; i < p->lanes_count; i++)
+        if (write_lane(&p->lanes[i])) return -1;
+    return PyObject_SetAttr(r->scheduler, NAME(decodes), r->decodes) || store(r) || write_flying(p) || write_free(p) ||
+                   set_int(r->replica, NAME(unchanged), p->unchanged) ||
+                   PyObject_SetAttr(r->replica, NAME(waits), p->waits ? Py_True : Py_False) ||
+                   PyObject_SetAttr(r->replica, NAME(tried), p->tried ? Py_True : Py_False) ||
+                   set_double(p->pipeline_ranks, NAME(metered), p->metered) ||
+                   set_int(p->pipeline_ranks, NAME(sent), p->sent) || set_double(r->admitted, NAME(grown), p->grown)
+               ? -1
+               : 0;
+}
+
+/* What takes more ado is a method of the pipeline or its ranks, which says whether it did anything. */
+static int in_python(Pipe *p, PyObject *of, const char *method, const double *time) {
+    if (store_pipe(p)) return -1;
+    PyObject *said = time ? PyObject_CallMethod(of, method, "d", *time) : PyObject_CallMethod(of, method, NULL);
+    int did = said ? PyObject_IsTrue(said) : -1;
+    Py_XDECREF(said);
+    return did < 0 || load_pipe(p) ? -1 : did;
+}
+
+static Int crossing_of(Pipe *p, Int lane, Int later) {
+    Lane *of = &p->lanes[lane];
+    return PyLong_AsLongLong(item(of->phases, (Py_ssize_t)modulo(-(of->steps + later), p->r.page)));
+}
+
+static int count_time(Pipe *p, double now) { /* _meter */
+    Plain *r = &p->r;
+    double duration = now - p->metered, share = r->used / r->capacity, grown = p->grown / r->capacity;
+    Int sent = p->sent, decodes = 0;
+    if (p->count && (sent || now > p->metered)) {
+        for (Int i = 0; i < p->count; i++) decodes += p->flying[i].decoding;
+        r->all_steps += sent;
+        r->busy += duration;
+        r->batch_seconds += (double)decodes * duration;
+        r->kv_seconds += (sent > 1 ? share - grown * (double)(sent - 1) / (double)(2 * sent) : share) * duration;
+        if (share > r->kv_peak) r->kv_peak = share;
+        p->grown = 0.0;
+        Py_ssize_t waiting = PyObject_Size(r->waiting);
+        if (waiting && waits_for(r, waiting, duration)) return -1;
+    }
+    p->metered = now;
+    p->sent = 0;
+    return 0;
+}
+
+static int make_tokens(Pipe *p, double time) {
+    Plain *r = &p->r;
+    Lane *lane = &p->lanes[p->at];
+    Int others = r->size - (Int)PyDict_GET_SIZE(r->joined), taken = crossing(r, 0) * r->page;
+    PyObject *request, *joined;
+    Py_ssize_t place = 0;
+    while (PyDict_Next(r->joined, &place, &request, &joined))
+        if (add_gap(r->sink, time - number(joined), 1.0)) return -1;
+    if (place) PyDict_Clear(r->joined);
+    if (add_gap(r->sink, time - lane->token_time, (double)others)) return -1;
+    lane->token_time = time;
+    r->steps++;
+    r->context += (double)r->size;
+    r->used += (double)taken;
+    p->grown += (double)taken;
+    r->decoded += (double)r->size;
+    return 0;
+}
+
+static int make_runs(Pipe *p, double since, Int steps, double time) {
+    Plain *r = &p->r;
+    Int made = steps * r->size, taken = blocks_taken(r, steps) * r->page;
+    if (add_gap(r->sink, (time - since) / (double)steps, (double)made)) return -1;
+    p->lanes[p->at].token_time = time;
+    r->steps += steps;
+    r->context += (double)made;
+    r->used += (double)taken;
+    p->grown += (double)taken;
+    r->decoded += (double)made;
+    return 0;
+}
+
+static double pass_stations(double *free_at, Py_ssize_t stations, double start, const double *seconds) { /* send */
+    double host = seconds[0], clock = free_at[0];
+    clock = free_at[0] = (start > clock ? start : clock) + host;
+    for (Py_ssize_t i = 1; i < stations; i++) {
+        double ready = free_at[i] + host;
+        clock = free_at[i] = (ready > clock ? ready : clock) + seconds[i];
+    }
+    return clock;
+}
+
+static volatile double two = 2.0, half = 0.5; /* powers that the compiler does not know, so that it calls pow too */
+
+static double fourth(double seconds, double floor_time) { /* _fourth of phase.py */
+    return pow(pow(pow(pow(seconds, two), two) + pow(pow(floor_time, two), two), half), half);
+}
+
+static int read_stations(Pipe *p, PyObject *made, double *to) { /* takes the reference */
+    if (!made) return -1;
+    for (Py_ssize_t i = 0; i < p->stations; i++) to[i] = value_at(made, i);
+    Py_DECREF(made);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int staged_with_prompts(Pipe *p, Chunk *chunk, PyObject *prompts, double *to) {
+    Plain *r = &p->r;
+    Prices *of = r->prices;
+    double mean = mean_context(r);
+    int wide = chunk->tokens > wide_from * chunk->prompts, any = 0;
+    if (!in_tables(r, chunk, wide)) {
+        PyObject *method = PyObject_GetAttr(of->times, NAME(staged_with_prompts));
+        PyObject *made = method ? PyObject_CallFunction(method, "LdO", r->size, mean, prompts) : NULL;
+        Py_XDECREF(method);
+        return read_stations(p, made, to);
+    }
+    to[0] = of->host + of->host_sequence * (double)(r->size + chunk->prompts);
+    for (Py_ssize_t i = 0; i < of->stages; i++) {
+        if (of->tables[wide][i].same) to[i + 1] = to[i];
+        else if (stage_takes(r, chunk, &of->tables[wide][i], mean, &to[i + 1])) return -1;
+    }
+    const double *floors = r->size + chunk->tokens > of->graph_tokens ? of->floors : of->graph_floors;
+    for (Py_ssize_t i = 0; i < of->stages; i++) any = any || floors[i];
+    for (Py_ssize_t i = 0; any && i < of->stages; i++) to[i + 1] = fourth(to[i + 1], floors[i]);
+    return 0;
+}
+
+static PyObject *prompts_of(Plain *r, Chunk *chunk) { /* a Chunk of step_times.py */
+    PyObject *completed = PyList_New(r->completed.count), *made;
+    for (Py_ssize_t i = 0; completed && i < r->completed.count; i++) {
+        PyObject *request = PyLong_FromLongLong(r->completed.at[i].request);
+        if (!request) Py_CLEAR(completed);
+        else PyList_SET_ITEM(completed, i, request);
+    }
+    PyObject *cut = r->cut < 0 ? Py_NewRef(Py_None) : PyLong_FromLongLong(r->cut);
+    made = completed && cut ? PyObject_CallFunction(chunk_of, "LLdOO", chunk->prompts, chunk->tokens, chunk->pairs,
+                                                    completed, cut)
+                            : NULL;
+    Py_XDECREF(completed);
+    Py_XDECREF(cut);
+    return made;
+}
+
+static int take_off(Pipe *p, double now, const double *seconds, PyObject *loads) { /* takes the reference to loads */
+    Plain *r = &p->r;
+    Flight *flight = &p->flying[p->count];
+    if (!loads) return -1;
+    double back = pass_stations(p->free, p->stations, now, seconds);
+    r->previous = now;
+    r->clock = p->free[0];
+    p->unchanged++;
+    p->sent = 1;
+    Py_XSETREF(flight->loads, loads);
+    flight->prompts = PyTuple_GET_ITEM(item(loads, 0), 1);
+    flight->lane = p->at;
+    flight->decoding = r->size;
+    flight->back = back;
+    p->count++;
+    return r->size ? make_tokens(p, back) : 0;
+}
+
+/* _send: whether a batch was composed, of the lane whose turn it is. */
+static int compose(Pipe *p) {
+    Plain *r = &p->r;
+    Int lane = p->idle[0];
+    double now = r->clock, *seconds = p->work;
+    Chunk chunk = {0, 0, 0.0};
+    r->completed.count = 0;
+    if ((p->sent || now > p->metered) && count_time(p, now)) return -1;
+    turn_to(p, lane);
+    if (PyObject_Size(r->inbox) > 0 && head_time(r->inbox) <= now) {
+        p->unchanged = 0;
+        if (arrive(r, now)) return -1;
+    }
+    if (p->loads) return in_python(p, p->r.replica, "_send", NULL);
+    if (r->cut >= 0 || PyObject_Size(r->waiting) > 0) {
+        Int running = (Int)PyDict_GET_SIZE(r->running), taken = 0;
+        int more = r->elsewhere ? begin_computed(r) : plan(r, &chunk);
+        if (more > 0) {
+            keep_lane(p);
+            for (Int i = 0; i < p->lanes_count; i++) taken += crossing_of(p, i, 0) * r->page;
+            more = is_blocked(r, (double)taken);
+        }
+        if (more) return more < 0 ? -1 : in_python(p, p->r.replica, "_send", NULL);
+        if (chunk.prompts || (Int)PyDict_GET_SIZE(r->running) != running) p->unchanged = 0;
+    }
+    if (chunk.prompts) {
+        r->prompt_steps++;
+        r->computed_tokens += (double)chunk.tokens;
+        if ((double)(chunk.tokens + r->size) > r->largest) r->largest = (double)(chunk.tokens + r->size);
+    } else {
+        if ((double)(r->size * r->page) > r->capacity - r->used) return in_python(p, p->r.replica, "_send", NULL);
+        if (!r->size) return 0;
+    }
+    PyObject *prompts = chunk.prompts ? prompts_of(r, &chunk) : Py_NewRef(Py_None);
+    int failed = !prompts || (chunk.prompts ? staged_with_prompts(p, &chunk, prompts, seconds)
+                                            : pass_takes(r, r->size, r->context / (double)r->size, seconds));
+    PyObject *load = failed ? NULL : PyObject_CallFunction(rank_load, "LO", r->size, prompts);
+    PyObject *loads = load ? PyList_New(1) : NULL;
+    Py_XDECREF(prompts);
+    if (!loads) {
+        Py_XDECREF(load);
+        return -1;
+    }
+    PyList_SET_ITEM(loads, 0, load);
+    memmove(p->idle, p->idle + 1, (size_t)(p->lanes_count - p->count - 1) * sizeof(Int));
+    return take_off(p, now, seconds, loads) ? -1 : 1;
+}
+
+static void land(Pipe *p) { /* the oldest batch is in flight no longer; its loads lie behind the others */
+    Flight first = p->flying[0];
+    memmove(p->flying, p->flying + 1, (size_t)--p->count * sizeof(Flight));
+    p->flying[p->count] = first;
+}
+
+static int note_completed(Plain *r, PyObject *completed) { /* those that still run */
+    r->completed.count = 0;
+    for (Py_ssize_t i = 0; i < PyObject_Size(completed); i++) {
+        PyObject *request = PySequence_GetItem(completed, i);
+        int runs = request ? PyDict_Contains(r->running, request) : -1;
+        int failed = runs < 0 || (runs && add_token(&r->completed, PyLong_AsLongLong(request), FIRST));
+        Py_XDECREF(request);
+        if (failed) return -1;
+    }
+    return 0;
+}
+
+static int take_back(Pipe *p) {
+    Plain *r = &p->r;
+    Flight *flight = &p->flying[0];
+    double back = flight->back;
+    PyObject *prompts = flight->prompts;
+    Int lane = flight->lane, decoding = flight->decoding;
+    if (prompts != Py_None && (PyDict_GET_SIZE(r->output_left) || PyDict_GET_SIZE(r->again)))
+        return in_python(p, p->r.replica, "_take_back", NULL) < 0 ? -1 : 0;
+    if (back > r->clock) r->clock = back;
+    if (count_time(p, r->clock)) return -1;
+    memmove(p->idle + 1, p->idle, (size_t)(p->lanes_count - p->count) * sizeof(Int));
+    p->idle[0] = lane;
+    land(p);
+    p->waits = 0;
+    turn_to(p, lane);
+    if (decoding && PyList_GET_SIZE(r->ends) && part(item(r->ends, 0), 0) <= r->steps) {
+        if (finish_decodes(r)) return -1;
+        p->unchanged = 0;
+    }
+    if (prompts != Py_None) {
+        p->unchanged = 0;
+        r->back = back;
+        if (note_completed(r, PyTuple_GET_ITEM(prompts, 3)) || finish_prompts(r)) return -1;
+    }
+    return show(r, &r->fresh, &r->others, back);
+}
+
+static int unseen(Plain *r) { return r->fresh.count || r->others.count; }
+
+/* The oldest batch comes back and goes round once more; 0 where anything is to be done in between. */
+static int again(Pipe *p) {
+    Plain *r = &p->r;
+    Flight *flight = &p->flying[0];
+    double now = flight->back > r->clock ? flight->back : r->clock;
+    if (r->cut >= 0 || unseen(r) || PyObject_Size(r->waiting) > 0 || flight->prompts != Py_None || p->loads) return 0;
+    if (PyObject_Size(r->inbox) > 0 && head_time(r->inbox) <= now) return 0;
+    keep_lane(p);
+    Lane *lane = &p->lanes[flight->lane];
+    if (lane->size != flight->decoding || part(item(lane->ends, 0), 0) <= lane->steps) return 0;
+    if ((double)(lane->size * r->page) > r->capacity - r->used) return 0;
+    if (count_time(p, now)) return -1;
+    turn_to(p, flight->lane);
+    PyObject *loads = Py_NewRef(flight->loads);
+    land(p);
+    if (pass_takes(r, r->size, r->context / (double)r->size, p->work)) {
+        Py_DECREF(loads);
+        return -1;
+    }
+    if (take_off(p, now, p->work, loads)) return -1;
+    p->tried = p->count == p->lanes_count;
+    p->waits = p->tried || p->flying[0].back <= r->clock;
+    return 1;
+}
+
+static Int steps_within_lanes(Pipe *p, Int size, double room) {
+    Int page = p->r.page, cycles = (Int)floor_div(room, (double)(size * page));
+    room -= (double)(cycles * size * page);
+    for (Int step = 0; step < page; step++) {
+        Int blocks = 0;
+        for (Int i = 0; i < p->lanes_count; i++) blocks += crossing_of(p, i, step);
+        room -= (double)(blocks * page);
+        if (room < 0) return cycles * page + step;
+    }
+    return (cycles + 1) * page;
+}
+
+/* _alike: how many cycles there could be, and before when each must be sent; -1 where it takes more ado. */
+static Int alike(Pipe *p, double *bound) {
+    Plain *r = &p->r;
+    Py_ssize_t waiting = PyObject_Size(r->waiting);
+    Int count = (Int)1 << 60, size = 0;
+    double room = r->capacity - r->used;
+    if (r->cut >= 0 || r->is_short || unseen(r)) return 0;
+    if (waiting && (p->unchanged < p->count || !p->tried)) return 0;
+    keep_lane(p);
+    for (Int i = 0; i < p->count; i++) {
+        Lane *lane = &p->lanes[p->flying[i].lane];
+        if (p->flying[i].prompts != Py_None)
+            return PyObject_Size(PyTuple_GET_ITEM(p->flying[i].prompts, 3)) > 0 ? 0 : -1;
+        if (lane->size < p->flying[i].decoding) return 0;
+        Int left = part(item(lane->ends, 0), 0) - lane->steps;
+        count = left < count ? left : count;
+    }
+    if (count < 1) return 0;
+    for (Int i = 0; i < p->lanes_count; i++) size += p->lanes[i].size;
+    if ((double)((count + r->page) * size) > room) {
+        Int within = steps_within_lanes(p, size, room);
+        count = within < count ? within : count;
+    }
+    if (!waiting && PyObject_Size(r->inbox) > 0 && (Int)PyDict_GET_SIZE(r->running) < r->slots) {
+        double next = head_time(r->inbox);
+        if (next < *bound) *bound = next;
+    }
+    return count;
+}
+
+static int moved_on(const double *now, const double *then, Py_ssize_t count, double period) { /* _steady */
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (!(fabs(now[i] - then[i] - period) <= 1e-9 * period)) return 0;
+    return 1;
+}
+
+static int cycles_made(Pipe *p, Int repeats, const double *was, const double *now) {
+    for (Int i = 0; i < p->count; i++) {
+        turn_to(p, p->flying[i].lane);
+        if (repeats == 1 ? make_tokens(p, now[i]) : make_runs(p, was[i], repeats, now[i])) return -1;
+    }
+    return 0;
+}
+
+/* FlowShop.cycles: the batches go round; how often, with when each is back. passages: seconds of each on all stations.
+   times: of each batch that it is back, and when each station is free, now and a cycle before. */
+static Int go_round(Pipe *p, const double *passages, double *times, Int count, double bound) {
+    Py_ssize_t stations = p->stations, all = (Py_ssize_t)p->count + stations;
+    double *back = times, *free_at = times + p->count, *was = times + all;
+    Int done = 0;
+    while (count > 0) {
+        double start = 0.0;
+        memcpy(was, times, (size_t)all * sizeof(double));
+        for (Int i = 0; i < p->count; i++) {
+            const double *seconds = passages + i * stations;
+            start = back[i] > free_at[0] ? back[i] : free_at[0];
+            back[i] = pass_stations(free_at, stations, back[i], seconds);
+        }
+        if (start >= bound) {
+            memcpy(times, was, (size_t)all * sizeof(double));
+            return done;
+        }
+        double period = back[0] - was[0];
+        if (cycles_made(p, 1, was, back)) return -1;
+        done++;
+        if (!--count) return done;
+        int on = start + (double)count * period < bound;
+        Int repeats = on ? count : whole_up((bound - start) / period) - 1;
+        if (repeats > 0 && moved_on(times, was, all, period)) {
+            memcpy(was, times, (size_t)all * sizeof(double));
+            for (Py_ssize_t i = 0; i < all; i++) times[i] += (double)repeats * period;
+            if (cycles_made(p, repeats, was, back)) return -1;
+            count -= repeats;
+            done += repeats;
+        }
+    }
+    return done;
+}
+
+/* _run: cycles of batches that stay as they are; 0 where there is not even one. */
+static int run_cycles(Pipe *p, double until) {
+    Plain *r = &p->r;
+    double bound = until, longest = 0.0, *passages = p->work, *times = p->work + p->lanes_count * p->stations;
+    Int count = alike(p, &bound), most = 0;
+    if (count < 0) return in_python(p, p->r.replica, "_run", &until);
+    double first = p->flying[0].back > r->clock ? p->flying[0].back : r->clock;
+    if (count < 1 || first >= bound) return 0;
+    for (Int i = 0; bound < INFINITY && i < p->count; i++) {
+        Lane *lane = &p->lanes[p->flying[i].lane];
+        double mean = lane->context / (double)lane->size;
+        find_line(r, mean);
+        double seconds = decode_takes(r, lane->size, mean);
+        longest = seconds > longest ? seconds : longest;
+    }
+    if (bound < INFINITY) {
+        most = whole_up((bound - first) / longest);
+        count = most < count ? most : count;
+    }
+    double later = (double)(count - 1) / 2, host = -INFINITY;
+    for (Int i = 0; i < p->count; i++) {
+        Lane *lane = &p->lanes[p->flying[i].lane];
+        double *to = passages + i * p->stations;
+        if (pass_takes(r, lane->size, lane->context / (double)lane->size + later, to)) return -1;
+        host = to[0] > host ? to[0] : host;
+        times[i] = p->flying[i].back;
+    }
+    if (p->count < p->lanes_count) {
+        bound -= host;
+        if (first >= bound) return 0;
+    }
+    if (count_time(p, first)) return -1;
+    memcpy(times + p->count, p->free, (size_t)p->stations * sizeof(double));
+    Int done = go_round(p, passages, times, count, bound);
+    if (done <= 0) return (int)done;
+    memcpy(p->free, times + p->count, (size_t)p->stations * sizeof(double));
+    for (Int i = 0; i < p->count; i++) p->flying[i].back = times[i];
+    turn_to(p, p->flying[p->count - 1].lane);
+    r->clock = p->free[0];
+    r->previous = r->clock - passages[(p->count - 1) * p->stations];
+    p->sent = done * p->count - 1;
+    if (count_time(p, r->previous)) return -1;
+    p->sent = 1;
+    return 1;
+}
+
+static int compose_next(Pipe *p) { /* _send, and what is waited for then */
+    int went = compose(p);
+    p->tried = !went || p->count == p->lanes_count;
+    p->waits = p->count && (p->tried || p->flying[0].back <= p->r.clock);
+    return went < 0 ? -1 : 0;
+}
+
+/* Pipeline.step where no batch is in flight: 0 where nothing begins before `until`. */
+static int begin(Pipe *p, double until) {
+    Plain *r = &p->r;
+    int busy = r->cut >= 0 || PyObject_Size(r->waiting) > 0;
+    keep_lane(p);
+    for (Int i = 0; i < p->lanes_count; i++) busy = busy || p->lanes[i].size;
+    if (!busy && unseen(r)) return in_python(p, r->replica, "step", &until);
+    if (busy) {
+        if (r->clock >= until) return 0;
+        if (compose_next(p)) return -1;
+        if (p->count || !PyObject_Size(r->waiting) || PyDict_GET_SIZE(r->running)) return 1;
+        double now = r->clock;
+        return in_python(p, p->pipeline_ranks, "refuse_first", &now) < 0 ? -1 : 1;
+    }
+    double start = PyObject_Size(r->inbox) > 0 ? head_time(r->inbox) : INFINITY;
+    if (r->clock > start) start = r->clock;
+    if (start >= until) return 0;
+    r->clock = r->previous = p->metered = start;
+    r->used = r->context = 0.0;
+    for (Int i = 0; i < p->lanes_count; i++) p->lanes[i].context = 0.0;
+    return arrive(r, start) ? -1 : 1;
+}
+
+static int pipe_on(Pipe *p, double until) { /* PlainPipeline.advance */
+    Plain *r = &p->r;
+    while (!r->pause) {
+        int went = 0;
+        if (!p->count) {
+            went = begin(p, until);
+            if (went <= 0) return went;
+        } else if (p->waits) {
+            if (r->clock >= until || p->flying[0].back >= until) return 0;
+            if (p->flying[0].prompts == Py_None) {
+                went = run_cycles(p, until);
+                if (!went) went = again(p);
+            }
+            if (went < 0 || (!went && take_back(p))) return -1;
+        } else {
+            if (r->clock >= until) return 0;
+            if (compose_next(p)) return -1;
+        }
+        if (PyErr_Occurred()) return -1;
+    }
+    return 0;
+}
+
+static PyObject *pipe_advance(Pipe *p, PyObject *until) {
+    double time = number(until);
+    if (PyErr_Occurred() || load_pipe(p) || pipe_on(p, time) || store_pipe(p)) return NULL;
+    Py_RETURN_NONE;
+}
+
+static int pipe_init(Pipe *p, PyObject *args, PyObject *kwargs) {
+    PyObject *lanes = NULL;
+    if (p->r.replica) return 0;
+    if (plain_init(&p->r, args, kwargs) || kept(&p->pipeline_ranks, p->r.replica, NAME(ranks)) ||
+        kept(&p->shop, p->r.replica, NAME(shop)) || kept(&lanes, p->r.scheduler, NAME(lanes)))
+        return -1;
+    Int count = (Int)PyList_GET_SIZE(lanes);
+    p->stations = p->r.prices->stages + 1;
+    p->lanes = PyMem_Calloc((size_t)count, sizeof(Lane));
+    p->flying = PyMem_Calloc((size_t)count, sizeof(Flight));
+    p->idle = PyMem_Calloc((size_t)count + 1, sizeof(Int));
+    p->free = PyMem_Calloc((size_t)p->stations, sizeof(double));
+    p->work = PyMem_Calloc((size_t)((count + 2) * p->stations + 2 * count), sizeof(double));
+    int failed = !p->lanes || !p->flying || !p->idle || !p->free || !p->work;
+    if (failed) PyErr_NoMemory();
+    else p->lanes_count = count;
+    for (Int i = 0; i < p->lanes_count; i++) p->lanes[i].decodes = Py_NewRef(item(lanes, (Py_ssize_t)i));
+    Py_DECREF(lanes);
+    return failed ? -1 : 0;
+}
+
+static int pipe_traverse(Pipe *p, visitproc visit, void *arg) {
+    Py_VISIT(p->pipeline_ranks);
+    Py_VISIT(p->shop);
+    for (Int i = 0; i < p->lanes_count; i++) {
+        Lane *lane = &p->lanes[i];
+        Py_VISIT(lane->decodes);
+        Py_VISIT(lane->ends);
+        Py_VISIT(lane->phases);
+        Py_VISIT(lane->entered);
+        Py_VISIT(lane->joined);
+        Py_VISIT(p->flying[i].loads);
+    }
+    return plain_traverse(&p->r, visit, arg);
+}
+
+static int pipe_clear(Pipe *p) {
+    Py_CLEAR(p->pipeline_ranks);
+    Py_CLEAR(p->shop);
+    for (Int i = 0; i < p->lanes_count; i++) {
+        Lane *lane = &p->lanes[i];
+        Py_CLEAR(lane->decodes);
+        Py_CLEAR(lane->ends);
+        Py_CLEAR(lane->phases);
+        Py_CLEAR(lane->entered);
+        Py_CLEAR(lane->joined);
+        Py_CLEAR(p->flying[i].loads);
+    }
+    return plain_clear(&p->r);
+}
+
+static void pipe_dealloc(Pipe *p) {
+    PyObject_GC_UnTrack(p);
+    pipe_clear(p);
+    void *parts[] = {p->lanes, p->flying, p->idle, p->free, p->work};
+    for (int i = 0; i < 5; i++) PyMem_Free(parts[i]);
+    plain_dealloc(&p->r);
+}
+
+static PyMethodDef pipe_methods[] = {
+    {"advance", (PyCFunction)pipe_advance, METH_O, "Make every step that starts before a time, up to a pause."},
+    {NULL, NULL, 0, NULL}};
+
+static PyType_Slot pipe_slots[] = {{Py_tp_traverse, pipe_traverse}, {Py_tp_clear, pipe_clear},
+                                   {Py_tp_dealloc, pipe_dealloc},   {Py_tp_init, pipe_init},
+                                   {Py_tp_methods, pipe_methods},   {0, NULL}};
+
+static PyType_Spec pipe_spec = {"inferplan.serving.plain_native.Pipe", sizeof(Pipe), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, pipe_slots};
+
 /* --- the module --- */
 
 static PyObject *found_in(const char *module, const char *name) {
@@ -1764,10 +2632,15 @@ static int import_all(void) {
     tokens_of[HANDOFF] = found_in(clients, "HANDOFF");
     nobody = found_in(clients, "nobody");
     budget_reason = PyUnicode_InternFromString("budget");
+    cache_reason = PyUnicode_InternFromString("cache");
+    slots_reason = PyUnicode_InternFromString("slots");
     front_end = PyUnicode_InternFromString("front end");
     heappop = found_in("heapq", "heappop");
+    batch_of = found_in("inferplan.serving.ranks", "Batch");
+    rank_load = found_in("inferplan.serving.ranks", "RankLoad");
+    chunk_of = found_in("inferplan.serving.step_times", "Chunk");
     PyObject *counts = found_in("inferplan.serving.step_times", "_PROMPTS");
-    if (!counts || !heappop || whole_in("inferplan.work.step", "WIDE", &wide_from) ||
+    if (!counts || !heappop || !batch_of || !rank_load || !chunk_of || whole_in("inferplan.work.step", "WIDE", &wide_from) ||
         whole_in("inferplan.serving.records", "FINISHED", &finished_code))
         return -1;
     prompt_counts_size = (int)PyTuple_GET_SIZE(counts);
@@ -1795,13 +2668,14 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "plain_native", N
                                         NULL};
 
 PyMODINIT_FUNC PyInit_plain_native(void) {
-    PyObject *module = PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition), *pipes = PyType_FromSpec(&pipe_spec);
     prices_type = (PyTypeObject *)PyType_FromSpec(&prices_spec);
-    if (!module || !prices_type || fill_names() || import_all() ||
+    if (!module || !pipes || !prices_type || fill_names() || import_all() ||
         !(plain_type = (PyTypeObject *)PyType_FromSpec(&plain_spec)) ||
-        PyModule_AddObjectRef(module, "Plain", (PyObject *)plain_type)) {
-        Py_XDECREF(module);
-        return NULL;
+        PyModule_AddObjectRef(module, "Plain", (PyObject *)plain_type) ||
+        PyModule_AddObjectRef(module, "Pipe", pipes)) {
+        Py_CLEAR(module);
     }
+    Py_XDECREF(pipes);
     return module;
 }

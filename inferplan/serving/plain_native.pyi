@@ -1,4 +1,4 @@
-"""The loop of plain replicas in C (``plain_native.c``); the module is there where ``inferplan compile`` has made it."""
+"""The loops of plain replicas and plain pipelines in C (``plain_native.c``); the module is there where ``inferplan compile`` has made it."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from inferplan.serving.clock import Event
 from inferplan.serving.cluster import Cluster
+from inferplan.serving.plain_pipeline import PlainPipeline
 from inferplan.serving.plain_replica import PlainReplica
 
 class Plain:
@@ -19,6 +20,13 @@ class Plain:
         """As :meth:`RequestQueue.submit_all`."""
     def left(self, request: int, time: float, finished: bool) -> None:
         """A request has left a replica that :func:`serve` runs."""
+
+class Pipe:
+    """A pipeline's events, in the same way."""
+
+    def __init__(self, pipeline: PlainPipeline) -> None: ...
+    def advance(self, until: float) -> None:
+        """As :meth:`PlainPipeline.advance`."""
 
 def serve(
     cluster: Cluster,

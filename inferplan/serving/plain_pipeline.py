@@ -29,6 +29,15 @@ from inferplan.serving.ranks import Batch, RankLoad
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_times import StepPrice, StepTimes
 
+NATIVE: type[Pipe] | None = None
+"""The loop below in C, where that is compiled."""
+try:
+    from inferplan.serving.plain_native import Pipe
+
+    NATIVE = Pipe
+except ImportError:
+    pass
+
 
 def pipeline_of(times: StepTimes, group: Sequence[Scheduler], prices: Sequence[Sequence[StepPrice]]) -> Pipeline:
     """The pipeline of schedulers that step together, a plain one where it can be."""
@@ -49,9 +58,13 @@ class PlainPipeline(Pipeline):
         super().__init__(times, [scheduler])
         self.scheduler = scheduler
         self.waiting, self.inbox = scheduler.queue.waiting, scheduler.queue.inbox
+        self.native = None if NATIVE is None else NATIVE(self)
 
     def advance(self, until: float) -> None:
         self.pause = False
+        if self.native is not None and self.scheduler.clients.held is None:
+            self.native.advance(until)
+            return
         while not self.pause:
             if not self.flying:
                 if not self.step(until):

@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 
 from inferplan import compiled
-from inferplan.serving import plain_replica
+from inferplan.serving import plain_pipeline, plain_replica
 
 NAME = f"inferplan.serving.{compiled.NATIVE}"
 
@@ -51,5 +51,6 @@ def runs_in(module: ModuleType | None) -> Iterator[None]:
     """Plain replicas that are made here run in this module, or in Python."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain_replica, "NATIVE", None if module is None else module.Plain)
+        patch.setattr(plain_pipeline, "NATIVE", None if module is None else module.Pipe)
         patch.setitem(sys.modules, NAME, module)
         yield

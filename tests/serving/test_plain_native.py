@@ -1,4 +1,5 @@
-"""The loop of plain replicas in C against that in Python: the same figures to the last bit, whatever the load."""
+"""The loops of plain replicas and pipelines in C against those in Python: the same figures to the last bit, whatever
+the load."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.mapped import Spool
-from inferplan.serving import plain_replica
+from inferplan.serving import plain_pipeline, plain_replica
 from inferplan.serving.autoscaling import Reactive, Scaling, Schedule
 from inferplan.serving.cluster_run import ClusterRun
 from inferplan.serving.flags import Flags
@@ -54,8 +55,8 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return native_module(tmp_path_factory.mktemp("native"))
 
 
-def _served(model: str, ideal: bool, late: bool, replicas: int = 1) -> Deployment:
-    served = deployment(model, "h200-sxm", ideal, parallel=Parallelism(replicas=replicas))
+def _served(model: str, ideal: bool, late: bool, replicas: int = 1, stages: int = 1) -> Deployment:
+    served = deployment(model, "h200-sxm", ideal, parallel=Parallelism(pp=stages, replicas=replicas))
     serving = served.engine.serving.model_copy(update={"seen_late": late})
     return replace(served, engine=served.engine.model_copy(update={"serving": serving}))
 
@@ -94,13 +95,14 @@ _LOADS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=160)
 @given(
     load=_LOADS,
     engine=st.sampled_from(ENGINES),
     effects=st.tuples(st.booleans(), st.booleans()),
     replicas=st.sampled_from(FLEETS),
     trim=st.booleans(),
+    stages=st.sampled_from((1, 1, 2, 3)),
 )
 def test_random_loads(
     native: ModuleType,
@@ -109,8 +111,9 @@ def test_random_loads(
     effects: tuple[bool, bool],
     replicas: tuple[int, Fleet],
     trim: bool,
+    stages: int,
 ) -> None:
-    served = _served(engine[0], *effects, replicas[0])
+    served = _served(engine[0], *effects, replicas[0], stages)
     _hold_alike(native, served, load.requests, engine[1], Options(fleet=replicas[1], trim=trim))
 
 
@@ -197,11 +200,11 @@ def test_records_that_lie_in_a_file(native: ModuleType, routing: Routing) -> Non
 
 
 @for_each("name", CASES)
-@for_each("model", MODELS[:2])
-def test_the_cases_of_the_loop_in_python(native: ModuleType, name: str, model: str) -> None:
+@for_each(("model", "stages"), [(MODELS[0], 1), (MODELS[1], 1), (MODELS[0], 2), (MODELS[1], 4)])
+def test_the_cases_of_the_loop_in_python(native: ModuleType, name: str, model: str, stages: int) -> None:
     traffic, flags, options = CASES[name]
     replicas = 3 if options.fleet.routing == "least-loaded" else 1
-    _hold_alike(native, _served(model, False, True, replicas), traffic, flags, options)
+    _hold_alike(native, _served(model, False, True, replicas, stages), traffic, flags, options)
 
 
 def test_usual_loads_run_in_c(native: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +215,12 @@ def test_usual_loads_run_in_c(native: ModuleType, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(plain_replica, "_events", never)
     monkeypatch.setattr(plain_replica.PlainReplica, "rest", never)
+    for name in ("_send", "_take_back", "_again", "_run"):
+        monkeypatch.setattr(plain_pipeline.PlainPipeline, name, never)
     with runs_in(native):
+        for stages in (2, 3):
+            found = simulate(_served(MODELS[0], False, True, stages=stages), open_loop(20.0))
+            assert found.counts["finished"] == 600
         for model in MODELS:
             found = simulate(_served(model, False, True), open_loop(5.0))
             assert found.counts["finished"] == 600
