@@ -75,7 +75,12 @@ def test_rounds_that_hold_prompts_and_decodes(asked: list[Any]) -> None:
         ("capacity per replica, closed form", (pytest.approx(8 / 3), "requests/s")),
         ("requests per replica", (pytest.approx(16.8), "requests")), ("replicas", (5.0, "")),
     ])  # fmt: skip
-    grid, step, largest = asked
+    rate, requests, replicas = report.plan_terms(of)[2:]
+    for made in (str(rate.terms), str(requests.terms).partition("'mean TTFT'")[2]):
+        assert made.index("'decoded tokens'") < made.index("'time per output token'")
+    assert "round with prompts" in str(rate.terms) and "step of prompts" not in str(rate.terms)
+    assert "name='rate', unit='requests/s'" in str(replicas.terms)
+    grid, step, largest, *_ = asked
     assert step[0] is of.option.deployment and str(step[1]) == str(decode(16.0, 800.5))
     assert largest[0].name == "large" and largest[1:] == ("hardware", "calibration")
     assert grid == (of.option.deployment, of.question.demand, 95.0, 8, 2048, "drafts")
@@ -95,7 +100,7 @@ def test_capacity_that_was_simulated(asked: list[Any]) -> None:
     assert "capacity per replica, simulated" in str(found[-1].terms)
     users = report.plan_terms(plan(capacity=SimpleNamespace(factor=1.5), users=50, load=40.0))
     assert float(users[-1].evaluate()) == 5.0  # 50 / (0.8 x 15) = 4.2
-    assert "'users'" in str(users[-1].terms) and "'rate'" not in str(users[-1].terms)
+    assert "name='users', unit='users'" in str(users[-1].terms) and "'rate'" not in str(users[-1].terms)
 
 
 def test_rounds_of_several_tokens(asked: list[Any]) -> None:
