@@ -251,6 +251,7 @@ def test_a_client_that_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report._late([figures(late=0.0125, latencies=single, osl=1.0)]) == ""
     assert report._late([figures(late=0.013, latencies=single, osl=1.0)])
     assert report._decoding(figures(osl=1.5, latencies=quick)) == 0.001
+    assert report._decoding(figures(osl=3.0, latencies=quick)) == 0.002
     assert said(load(), known=[figures(late=0.013)]) == [f"{late} 13.00 ms late"]
     monkeypatch.setattr(report, "load_figures", lambda one: one)
     assert report.late_client([None, figures(late=0.013)]) == f"{late} 13.00 ms late"  # type: ignore[list-item]
