@@ -317,6 +317,9 @@ def test_a_server_that_stops_answering(pauses: list[float], quiet: list[str]) ->
         of = session(loads=[alone, LOAD], warmup=0)
         run(runner(Sender(failed(status)), of).run())
         assert len(of.loads) == 2 and of.kind == ""
+    both = session(loads=[alone, LOAD], warmup=0)
+    run(runner(Sender(failed(400), failed(500)), both).run())
+    assert len(both.loads) == 1
     few = session(loads=[replace(alone, requests=3), LOAD], warmup=0)
     run(runner(Sender(GOOD, failed(500)), few).run())
     assert len(few.loads) == 2
@@ -386,6 +389,7 @@ def test_texts_that_prompts_share() -> None:
 
 def test_a_server_is_looked_at_first(monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> None:
     looks: list[str] = []
+    told: list[Any] = []
     running = [3.0]
 
     def look(name: str) -> Any:
@@ -405,7 +409,7 @@ def test_a_server_is_looked_at_first(monkeypatch: pytest.MonkeyPatch, pauses: li
     monkeypatch.setattr(sessions, "settled", look("settled"))
     monkeypatch.setattr(sessions, "describe", describe)
     monkeypatch.setattr(sessions, "round_trip", trip)
-    monkeypatch.setattr(sessions, "remote_counter", lambda *words: counting(100, 772))
+    monkeypatch.setattr(sessions, "remote_counter", lambda *words: told.append(words) or counting(100, 772))
     with pytest.raises(UsageError, match="is at work for others"):
         run(sessions._ready(session(), Sender(GOOD), lambda *_: None))  # type: ignore[arg-type]
     of = session(busy=True)
@@ -414,17 +418,26 @@ def test_a_server_is_looked_at_first(monkeypatch: pytest.MonkeyPatch, pauses: li
     assert one.count is None and one.sizing.each == pytest.approx(2.0)
     running[0] = 0.0
     blind = run(sessions._ready(session(), Sender(replace(GOOD, prompt=None)), lambda *_: None))  # type: ignore[arg-type]
-    assert blind.count is not None
+    assert blind.count is not None and told[-1][1:] == ("id", "completions")
 
 
 def test_the_time_of_a_run_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a minute is said in minutes."""
 
+    deadlines: list[float] = []
+
     async def ready(*_: Any) -> Any:
+        deadlines.append(asyncio.get_running_loop().time())
         raise TimeoutError
 
+    def timeout_at(deadline: float) -> Any:
+        deadlines.append(deadline)
+        return asyncio.timeout(None)
+
     monkeypatch.setattr(sessions, "_ready", ready)
+    monkeypatch.setattr(sessions, "asyncio", SimpleNamespace(**vars(asyncio) | {"timeout_at": timeout_at}))
     monkeypatch.setattr(sessions, "Client", lambda *_: Sender(GOOD))
     of = session(bounds=Bounds(seconds=30.0))
     run(sessions.measure(of, lambda *_: None))
     assert (of.kind, of.ended) == ("time", "--max-minutes 0.5 was over")
+    assert deadlines[0] - deadlines[1] == pytest.approx(30.0, abs=5.0)  # as long as this machine takes between them
