@@ -220,9 +220,11 @@ def test_options_as_they_are_read() -> None:
 
 def test_tokens_that_cannot_be_right() -> None:
     assert _miscounted(measured(reply(prompt=50), FAILED)) == _miscounted(measured(FAILED)) == []
-    fewer = measured(reply(prompt=90), reply(prompt=49), reply(prompt=80))
+    silent = reply(prompt=None, output=None)
+    assert _miscounted(measured(silent)) == []
+    fewer = measured(silent, reply(prompt=90), reply(prompt=49), reply(prompt=80))
     assert _miscounted(fewer) == ["a prompt of 100 tokens counts as 49"]
-    more = measured(reply(output=2), reply(output=4))
+    more = measured(silent, reply(output=2), reply(output=4))
     assert _miscounted(more) == ["a reply has 4 tokens by the server's count, 3 were asked for"]
     pieces = tuple(0.1 * place for place in range(6))
     assert _miscounted(measured(reply(times=pieces[:5]))) == []

@@ -132,6 +132,7 @@ def test_pieces_that_come_together() -> None:
     for other in (quick, replace(GOOD, times=(0.5,)), BUSY):
         assert MeasuredLoad(load=LOAD, replies=[together, other]).pieces_at_once == 1.5
         assert MeasuredLoad(load=LOAD, replies=[other]).pieces_at_once == 1.0
+    assert MeasuredLoad(load=LOAD, replies=[replace(GOOD, times=(0.5, 0.5))]).pieces_at_once == 2.0
     slower = replace(GOOD, times=(0.01, 0.01, 0.051))
     assert MeasuredLoad(load=LOAD, replies=[slower]).pieces_at_once == 1.5
 
@@ -415,6 +416,7 @@ def test_a_server_is_looked_at_first(monkeypatch: pytest.MonkeyPatch, pauses: li
     of = session(busy=True)
     one = run(sessions._ready(of, Sender(GOOD), lambda *_: None))  # type: ignore[arg-type]
     assert looks == ["settled", "occupancy"] and of.round_trip == 0.005 and of.before.running == 3.0
+    assert isinstance(one.client, Sender) and one.dialect.api == "completions"
     assert one.count is None and one.sizing.each == pytest.approx(2.0)
     running[0] = 0.0
     blind = run(sessions._ready(session(), Sender(replace(GOOD, prompt=None)), lambda *_: None))  # type: ignore[arg-type]
