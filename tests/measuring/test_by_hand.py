@@ -259,6 +259,7 @@ def test_doubts_about_a_load() -> None:
     ]
     assert judged(measured(reply(cached=25)), Occupancy(), Occupancy()) == []
     assert judged(measured(reply(cached=26)), Occupancy(), Occupancy()) == ["26% of prompt tokens came from a cache"]
+    assert judged(measured(reply(prompt=None, cached=26)), Occupancy(), Occupancy()) == []
     shared = replace(LOAD, head_tokens=50)
     assert judged(measured(reply(cached=75), load=shared), Occupancy(), Occupancy()) == []
     bursts = reply(times=(0.5, 0.5, 0.5, 1.0))

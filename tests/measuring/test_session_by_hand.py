@@ -36,6 +36,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     async def sleep(seconds: float) -> None:
         found.append(seconds)
+        await asyncio.sleep(0)
 
     monkeypatch.setattr(sessions, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep}))
     return found
@@ -346,6 +347,10 @@ def test_an_open_loop_waits_for_nobody(pauses: list[float], quiet: list[str]) ->
     one = runner(sender, of)
     run(one.run())
     assert len(sender.asked) == 4 and [round(pause) for pause in pauses] == [0, 10, 20, 30]
+    broken = Sender(failed(500))
+    of_none = session(planned=replace(plan, prompts=(50,) * 9, outputs=(5,) * 9, arrivals=(0.0,) * 9), warmup=0)
+    run(runner(broken, of_none).run())
+    assert len(broken.asked) < 9 and of_none.kind == "failed"
     assert sender.connections == [1] and [reply.ok for reply in of.loads[0].replies] == [False, True, True, True]
 
 
@@ -360,6 +365,8 @@ def test_what_a_reply_does_not_say(pauses: list[float]) -> None:
     assert (sent(prompt=None).prompt, sent(prompt=7).prompt) == (33, 7)
     assert sent(output=None).output == sent(output=0).output == 3
     assert sent(output=None, finish="stop").output is None and sent(output=2).output == 2
+    run(runner(Sender(BUSY, GOOD), session())._send(load, asked))
+    assert load.replies[-1].refused == 1 and load.replies[-1].ok  # nobody else's turn was missed
     one = runner(Sender(replace(GOOD, prompt=30)), session())
     run(one._send(load, asked))
     assert one.sizing.each == 3.0 and one.done == 1
@@ -420,6 +427,10 @@ def test_a_server_is_looked_at_first(monkeypatch: pytest.MonkeyPatch, pauses: li
     assert one.count is None and one.sizing.each == pytest.approx(2.0)
     running[0] = 0.0
     blind = run(sessions._ready(session(), Sender(replace(GOOD, prompt=None)), lambda *_: None))  # type: ignore[arg-type]
+    own = session()
+    own.settings.count = counting(48, 48 + 1344)  # type: ignore[misc]
+    counted = run(sessions._ready(own, Sender(GOOD), lambda *_: None))  # type: ignore[arg-type]
+    assert counted.sizing.each == pytest.approx(4.0)
     assert blind.count is not None and told[-1][1:] == ("id", "completions")
 
 
@@ -438,8 +449,10 @@ def test_the_time_of_a_run_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sessions, "_ready", ready)
     monkeypatch.setattr(sessions, "asyncio", SimpleNamespace(**vars(asyncio) | {"timeout_at": timeout_at}))
-    monkeypatch.setattr(sessions, "Client", lambda *_: Sender(GOOD))
+    made: list[Any] = []
+    monkeypatch.setattr(sessions, "Client", lambda *words: made.append(words) or Sender(GOOD))
     of = session(bounds=Bounds(seconds=30.0))
     run(sessions.measure(of, lambda *_: None))
     assert (of.kind, of.ended) == ("time", "--max-minutes 0.5 was over")
+    assert made == [(of.settings.address, "", 9.0)]
     assert deadlines[0] - deadlines[1] == pytest.approx(30.0, abs=5.0)  # as long as this machine takes between them

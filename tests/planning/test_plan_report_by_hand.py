@@ -50,7 +50,8 @@ def plan(**more: Any) -> Any:
     found: dict[str, Any] = {
         "option": option(), "question": question, "best": best, "supported": True, "has_confidences": True,
         "confidence": 0.8, "miss": None, "capacity": SimpleNamespace(factor=1.5, open=False), "load": 12.0,
-        "rate": 12.0, "binding": "ttft", "curve": [], "tiered": [], "alternatives": [], "runners": [], "sensitivity": [],
+        "rate": 12.0, "binding": "ttft", "curve": [],
+        "tiered": [], "alternatives": [], "runners": [], "sensitivity": [],
         "searched": SimpleNamespace(evaluated=56_789, structures=1200, rejections=rejections),
     }  # fmt: skip
     return SimpleNamespace(**found | more)
