@@ -1,0 +1,230 @@
+"""Joules of a run, of steps and counts that are written down here: worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferplan.answers import power
+from inferplan.answers.power import RunEnergy, _Decodes, _Pool, _Step, prompt_pieces, run_energy
+from inferplan.serving.options import Options
+
+
+def deployment(mixed: bool = True, encodes: bool = False, dp: int = 2) -> Any:
+    """Four devices of 100 W; two attention ranks."""
+    return SimpleNamespace(
+        parallel=SimpleNamespace(dp=dp, ranks=4), engine=SimpleNamespace(batching=SimpleNamespace(mixed=mixed)),
+        model=SimpleNamespace(encodes=encodes), hardware=SimpleNamespace(tdp=100.0), features={"own"},
+    )  # fmt: skip
+
+
+def meters(count: int = 4, **more: Any) -> list[Any]:
+    """Each makes 100 steps in 5 s, 20 of them with 1,000 tokens of prompts in all, and writes 400 tokens."""
+    found = {"steps": 100, "prompt_steps": 20, "decode_tokens": 400, "prompt_tokens": 1000, "busy": 5.0}
+    return [SimpleNamespace(**found | more) for _ in range(count)]
+
+
+def result(**more: Any) -> Any:
+    """10 s; prompts of 150 tokens, a fifth of them found, and 60 in return."""
+    records = SimpleNamespace(prompt=np.array([100, 200]), output=np.array([40, 80]))
+    found = {
+        "window": (0.0, 10.0), "records": records, "hit_rate": 0.2, "ttft": [1.0], "meters": meters(),
+        "prompt_pool": (0, 0), "output_rate": 5.0,
+    }  # fmt: skip
+    return SimpleNamespace(**found | more)
+
+
+PLAIN: Any = SimpleNamespace(tokens=1.0, width=1, passes=(), beside=lambda deployment: "beside")
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A step of decodes takes 10 ms, 2 J and 50 W; with prompts 30 ms, 8 J and 80 W. On: half of TDP while a step runs,
+    a quarter while none does."""
+    calls: list[Any] = []
+
+    def step(deployment: Any, speculation: Any, decodes: Any, prompts: Any) -> _Step:
+        calls.append((decodes, prompts))
+        return _Step(0.01, 2.0, 50.0) if prompts is None else _Step(0.03, 8.0, 80.0)
+
+    monkeypatch.setattr(power, "_round", step)
+    monkeypatch.setattr(power, "goes_together", lambda command, features: features == {"own", "energy"})
+    monkeypatch.setattr(power, "power_shares", lambda hardware: SimpleNamespace(running=0.5, standing=0.25))
+    return calls
+
+
+def spent(of: RunEnergy) -> list[float]:
+    return [round(value, 6) for value in (of.prompts, of.decodes, of.idle, of.on, of.busy, of.highest)]
+
+
+def energy(of: Any, run: Any = None, present: float = 2, decodes: bool = True, speculation: Any = PLAIN) -> Any:
+    run = run or result()
+    return power._pool_energy(_Pool(of, run.meters, speculation, present, decodes), run)
+
+
+def test_steps_that_hold_prompts_and_decodes(rounds: list[Any]) -> None:
+    """Two replicas: 100 steps of 800/100 = 8 sequences behind 150 + 30 tokens. Of 5 s 1/1.4 decode and 0.4/1.4 compute
+    prompts, which take 20 ms and 6 J more than their step has without them; 200 W are on in each replica. Of 2 x 10 s
+    2 x 5 are idle at 100 W."""
+    found = energy(deployment())
+    decoding, prompts = 2 * (200 * 5 / 1.4 + 100 * 2), 2 * (200 * 5 * 0.4 / 1.4 + 20 * 6)
+    assert spent(found) == [round(prompts, 6), round(decoding, 6), 1000.0, 3000.0, 40.0, 80.0]
+    assert (found.seconds, found.devices) == (10.0, 8)
+    (alone, nothing), (beside, held) = rounds
+    assert alone == beside == _Decodes(8.0, 180.0) and nothing is None
+    pieces = prompt_pieces(150.0, 30.0, 100.0)
+    assert (held.batch, held.new, held.past) == (pieces.batch, pieces.new, pieces.past)
+
+
+def test_steps_of_prompts_alone(rounds: list[Any]) -> None:
+    """80 steps decode 10 sequences each; of 5 s 0.8/1.4 decode and 0.6/1.4 compute prompts."""
+    found = energy(deployment(mixed=False))
+    decoding, prompts = 2 * (200 * 5 * 0.8 / 1.4 + 80 * 2), 2 * (200 * 5 * 0.6 / 1.4 + 20 * 8)
+    assert spent(found)[:2] == [round(prompts, 6), round(decoding, 6)]
+    assert rounds[0][0] == _Decodes(10.0, 180.0) and rounds[1][0] is None
+
+
+def test_what_decodes_nothing_has_prompts_alone(rounds: list[Any]) -> None:
+    for found in (energy(deployment(encodes=True)), energy(deployment(), decodes=False)):
+        assert spent(found)[:2] == [2 * (200 * 5 + 20 * 8), 0.0] and found.highest == 80.0
+    assert [decodes for decodes, _ in rounds] == [None, None]
+
+
+def test_steps_without_prompts(rounds: list[Any]) -> None:
+    bare = result(meters=meters(prompt_steps=0))
+    assert spent(energy(deployment(), bare)) == [0.0, 2 * (200 * 5 + 100 * 2), 1000.0, 3000.0, 40.0, 50.0]
+    prompts = result(meters=meters(steps=20, decode_tokens=0))
+    found = energy(deployment(mixed=False), prompts)
+    assert spent(found)[:2] == [2 * (200 * 5 + 20 * 8), 0.0] and found.highest == 80.0
+    assert rounds[-2][0] == _Decodes(1e-9, 180.0)
+
+
+def test_drafts_decode_several_tokens_a_step(rounds: list[Any]) -> None:
+    drafts = SimpleNamespace(tokens=2.5)
+    energy(deployment(), speculation=drafts)
+    assert rounds[0][0] == _Decodes(800 / 2.5 / 100, 180.0)
+
+
+def test_time_that_is_busy_is_within_the_run(rounds: list[Any]) -> None:
+    """Replicas that stand idle all the time, too, and one that has fewer engines than ranks."""
+    full = energy(deployment(), result(meters=meters(busy=12.0)))
+    assert (full.busy, full.idle) == (80.0, 0.0)
+    assert energy(deployment(), present=3.5).idle == 100 * (35 - 10)
+    assert energy(deployment(), present=3.5).devices == 14
+    few = energy(deployment(dp=4), result(meters=meters(2)), present=1)
+    assert few.busy == 20.0
+
+
+def test_runs_that_nobody_can_say(rounds: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert energy(deployment(), result(meters=meters(steps=0, prompt_steps=0))) is None
+    monkeypatch.setattr(power, "goes_together", lambda command, features: False)
+    assert energy(deployment()) is None
+
+
+def test_pools_of_a_run() -> None:
+    """Four engines of two attention ranks are two replicas; what is lost comes back on the same devices."""
+
+    def pools(run: Any = None, **fleet: Any) -> Any:
+        told = {"disaggregated": False, "failures": None, "engines": lambda deployment: 6, "prefill_deployment": None,
+                "prefill": 2, "decode": 3}  # fmt: skip
+        options = SimpleNamespace(fleet=SimpleNamespace(**told | fleet), speculation=PLAIN)
+        return power._pools(deployment(), run or result(), options)  # type: ignore[arg-type]
+
+    (whole,) = pools()
+    assert (len(whole.meters), whole.present, whole.speculation, whole.decodes) == (4, 2, PLAIN, True)
+    assert pools(failures="some")[0].present == 3 and pools(result(meters=meters(1)))[0].present == 1
+    assert pools(failures="some", engines=lambda deployment: 1)[0].present == 1
+    prompts, decodes = pools(result(meters=["a", "b", "c"], prompt_pool=(1, 2)), disaggregated=True)
+    assert (prompts.meters, prompts.present, prompts.decodes, prompts.speculation) == (["a"], 2, False, "beside")
+    assert (decodes.meters, decodes.present, decodes.decodes) == (["b", "c"], 3, True)
+    other = deployment()
+    assert pools(disaggregated=True, prefill_deployment=other)[0].deployment is other
+
+
+ONE = RunEnergy(prompts=1.0, decodes=2.0, idle=3.0, on=4.0, busy=5.0, seconds=10.0, devices=6, highest=7.0)
+
+
+def test_a_run_is_the_sum_of_its_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 + 2 + 3 J in 10 s on 6 devices: 0.1 W each."""
+    assert (ONE.joules, ONE.watts) == (6.0, pytest.approx(0.1))
+    found: list[Any] = [ONE, replace(ONE, highest=9.0), replace(ONE, highest=8.0)]
+    monkeypatch.setattr(power, "_pools", lambda *_: range(len(found)))
+    monkeypatch.setattr(power, "_pool_energy", lambda pool, result: found[pool])
+    monkeypatch.setattr(power, "_mask_joules", lambda *_: 0.5)
+    whole = run_energy(deployment(), result(window=(2.0, 12.0)))
+    assert whole == RunEnergy(
+        prompts=3.0, decodes=6.0, idle=9.0, on=12.0, busy=15.0, seconds=10.0, devices=18, highest=9.0
+    )
+    masked = replace(Options(), structured=SimpleNamespace(share=1.0))  # type: ignore[arg-type]
+    assert run_energy(deployment(), result(window=(2.0, 12.0)), masked).decodes == 6.5  # type: ignore[union-attr]
+    for run in (result(window=(2.0, 2.0)), result(ttft=[])):
+        assert run_energy(deployment(), run) is None
+    found[1] = None
+    assert run_energy(deployment(), result()) is None
+
+
+def test_a_step_and_the_passes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verification of 4 tokens takes 40 ms and 4 J; two passes of a draft 1 ms and 0.1 J each, the first of them with
+    the prompts 2 ms and 0.2 J. On are half of 100 W; the rest is spread over four devices."""
+    calls: list[Any] = []
+
+    def run_step(one: Any, step: Any) -> Any:
+        calls.append((one, step.segments))
+        width = step.segments[0].new
+        return SimpleNamespace(time=0.01 * width if one is big else 0.001 * len(step.segments))
+
+    big, draft = deployment(), SimpleNamespace(hardware="small")
+    monkeypatch.setattr(power, "run_step", run_step)
+    monkeypatch.setattr(power, "step_joules", lambda phase, shares, seconds: (0.0, 100 * seconds))
+    monkeypatch.setattr(power, "power_shares", lambda hardware: SimpleNamespace(running=0.5))
+    pieces = prompt_pieces(150.0, 30.0, 100.0)
+    plain = power._round(big, PLAIN, _Decodes(8.0, 180.0), None)
+    assert (plain.seconds, plain.worked, plain.watts) == (0.01, 1.0, 50 + 1.0 / 0.01 / 4)
+    ((_, (segment,)),) = calls
+    assert (segment.batch, segment.new, segment.past) == (8.0, 1.0, 180.0)
+    drafts: Any = SimpleNamespace(width=4, passes=((draft, 1, 1.0), (draft, 2, 2.0)))
+    found = power._round(big, drafts, _Decodes(8.0, 180.0), pieces)
+    seconds = 0.04 + 0.002 + 2 * 0.001
+    assert (found.seconds, found.worked) == (pytest.approx(seconds), pytest.approx(100 * seconds))
+    assert found.watts == pytest.approx(50 + 100 / 4)
+    assert [(one is big, len(segments), segments[0].new) for one, segments in calls[1:]] == [
+        (True, 2, 4.0), (False, 2, 1.0), (False, 1, 2.0)
+    ]  # fmt: skip
+    calls.clear()
+    power._round(big, drafts, None, pieces)
+    assert [(one is big, len(segments)) for one, segments in calls] == [(True, 1), (False, 1)]
+
+
+def test_what_a_step_takes_more() -> None:
+    assert _Step(3.0, 8.0, 80.0).beyond(_Step(1.0, 2.0, 50.0)) == _Step(2.0, 6.0, 80.0)
+    assert _Step(1.0, 2.0, 50.0).beyond(_Step(3.0, 8.0, 80.0)) == _Step(0.0, 0.0, 50.0)
+
+
+def test_prompts_of_a_step() -> None:
+    """Of prompts of 150 tokens of which 30 are known: two and a half whole ones, or half of one, which is on average
+    behind half of the other 60."""
+    whole, piece = prompt_pieces(150.0, 30.0, 300.0), prompt_pieces(150.0, 30.0, 60.0)
+    assert (whole.batch, whole.new, whole.past) == (2.5, 120.0, 30.0)
+    assert (piece.batch, piece.new, piece.past) == (1.0, 60.0, 60.0) and piece.media and whole.media
+    known = prompt_pieces(150.0, 150.0, 2.0)
+    assert (known.batch, known.new, known.past) == (2.0, 1.0, 150.0)
+
+
+def test_joules_of_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 tokens/s in 10 s, half of them masked: 25; with drafts 4 masks for 2 tokens each. A fifth of 100 W for one."""
+    op = SimpleNamespace(work=lambda: "work")
+    of = deployment()
+    of.runs_on = lambda op: ("hardware", "calibration", None)
+    monkeypatch.setattr(power, "MaskedSteps", lambda **_: SimpleNamespace(operator=lambda sequences: op))
+    monkeypatch.setattr(power, "ideal_time", lambda op, work, hardware: SimpleNamespace(math=1.0, memory=2.0))
+    monkeypatch.setattr(power, "price", lambda op, hardware, calibration: SimpleNamespace(time=4.0))
+    shares = SimpleNamespace(dynamic=lambda math, memory, time: (math / time * 0.2, memory / time * 0.3))
+    monkeypatch.setattr(power, "power_shares", lambda hardware: shares)
+    options: Any = SimpleNamespace(structured=SimpleNamespace(share=0.5), speculation=PLAIN)
+    assert power._mask_joules(of, result(), options) == pytest.approx(100 * (0.05 + 0.15) * 25)
+    options.speculation = SimpleNamespace(width=4, tokens=2.0)
+    assert power._mask_joules(of, result(window=(5.0, 15.0)), options) == pytest.approx(2 * 100 * 0.2 * 25)
