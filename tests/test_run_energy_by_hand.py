@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferplan.answers import energy as energies
 from inferplan.answers import power
+from inferplan.answers.energy import StaticEnergy
 from inferplan.answers.power import RunEnergy, _Decodes, _Pool, _Step, prompt_pieces, run_energy
+from inferplan.devices.power import PowerCap, PowerShares
 from inferplan.serving.options import Options
 
 
@@ -228,3 +231,134 @@ def test_joules_of_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert power._mask_joules(of, result(), options) == pytest.approx(100 * (0.05 + 0.15) * 25)
     options.speculation = SimpleNamespace(width=4, tokens=2.0)
     assert power._mask_joules(of, result(window=(5.0, 15.0)), options) == pytest.approx(2 * 100 * 0.2 * 25)
+
+
+# --- a static batch
+
+
+class Batch(SimpleNamespace):
+    """An estimate of 8 requests of 2 answers of 101 tokens each: TTFT 500 ms, TPOT 20 ms, on two devices."""
+
+
+def static(monkeypatch: pytest.MonkeyPatch, **more: Any) -> StaticEnergy:
+    """The prefill takes 100 J for being on and 300 for work, a decode step 4 and 12; twice as many on the meter."""
+    load = SimpleNamespace(output=101.0, sequences=16.0, batch=8.0, samples=2.0)
+    prefill, decode = (SimpleNamespace(deployment=SimpleNamespace(hardware=name)) for name in ("a", "b"))
+    found: dict[str, Any] = {
+        "features": set(), "prefill": prefill, "decode": decode, "ttft": 0.5, "tpot": 0.02,
+        "load": SimpleNamespace(**vars(load) | more),
+        "deployment": SimpleNamespace(parallel=SimpleNamespace(ranks=2), model=SimpleNamespace(encodes=False)),
+    }  # fmt: skip
+
+    def joules(phase: Any, shares: Any, seconds: Any, name: Any = None) -> Any:
+        assert shares == phase.deployment.hardware
+        scale = float(getattr(seconds, "value", seconds)) / (0.5 if phase is prefill else 0.02)
+        on, worked = (100.0 * scale, 300.0) if phase is prefill else (4.0 * scale, 12.0)
+        return (on, worked) if name is None else (name(on, "on"), name(worked, "work"))
+
+    monkeypatch.setattr(energies, "step_joules", joules)
+    monkeypatch.setattr(energies, "power_shares", lambda hardware: hardware)
+    asked: Any = SimpleNamespace(whole=lambda joules, devices, seconds: 2 * joules, carbon=SimpleNamespace(grams=360.0))
+    return StaticEnergy(estimate=Batch(**found), asked=asked)  # type: ignore[arg-type]
+
+
+def test_joules_of_a_static_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """400 J in 0.5 s on two devices are 400 W each, 16 J in 20 ms as many. By the meter: 32 J a step of 16 sequences;
+    (800 + 100 x 32)/8 = 500 J a request, over 202 tokens. On: 100 + 400 of 400 + 1,600. 10 MJ are 1,000 g."""
+    one = static(monkeypatch)
+    assert (one.prefill.joules, one.prefill.watts) == (400.0, 400.0) and one.prefill.devices == 2
+    assert one.decode is not None and (one.decode.joules, one.decode.watts) == (16.0, 400.0)
+    assert (one.whole(one.prefill), one.steps, one.per_token, one.per_request) == (800.0, 100.0, 2.0, 500.0)
+    assert one.per_output_token == 500 / 202 and one.idle_share == 0.25 and one.grams(1e7) == pytest.approx(1000.0)
+    dark = replace(one, asked=SimpleNamespace(carbon=None))  # type: ignore[arg-type]
+    assert dark.grams(1.0) is None
+
+
+def test_joules_without_a_decode_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    single = static(monkeypatch, output=1.0)
+    assert single.decode is single.per_token is None and single.steps == 0.0
+    assert (single.per_request, single.per_output_token, single.idle_share) == (100.0, 50.0, 0.25)
+    assert single.numbers() == ["energy.prefill", "energy.request", "watts.prefill"]
+    assert float(single.terms("energy.request").evaluate()) == 50.0
+    with pytest.raises(KeyError):
+        single.terms("energy.decode")
+    assert static(monkeypatch, output=2.0).steps == 1.0
+    monkeypatch.setattr(energies, "EncodeEstimate", Batch)
+    encoder = static(monkeypatch)
+    encoder.estimate.deployment.model.encodes = True  # type: ignore[misc]
+    assert encoder.decode is encoder.per_output_token is None
+
+
+def test_joules_with_their_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the devices alone: 16 J over 16 sequences; 400/8 + 100 x 1 J x 2 samples = 250 J a request."""
+    one = static(monkeypatch)
+    found = {name: one.terms(name) for name in one.numbers()}
+    assert {name: (float(term.evaluate()), term.unit) for name, term in found.items()} == {
+        "energy.prefill": (400.0, "J"), "energy.request": (250.0, "J"), "watts.prefill": (400.0, "W"),
+        "energy.decode": (1.0, "J"), "watts.decode": (pytest.approx(400.0), "W"),
+    }  # fmt: skip
+    assert "samples" in str(found["energy.decode"].terms) and "samples" in str(found["energy.request"].terms)
+    alone = static(monkeypatch, samples=1.0, sequences=8.0)
+    for name in ("energy.decode", "energy.request"):
+        assert "samples" not in str(alone.terms(name).terms)
+    assert float(alone.terms("energy.decode").evaluate()) == 2.0
+
+
+# --- watts of a kernel
+
+
+def shares(**more: float) -> PowerShares:
+    """Half of TDP while a step runs, of which nothing is static; no clock lowers the voltage."""
+    told: dict[str, Any] = {
+        "running": 0.5, "standing": 0.25, "arithmetic": 0.5, "memory": 0.25, "moving": 0.125, "static": 0.0,
+        "voltage": 0.0, "source": "s", "error": "e", "standing_source": "s", "clock_source": "s",
+    }  # fmt: skip
+    return PowerShares(**told | more)
+
+
+def test_what_a_kernel_draws() -> None:
+    """Of 2 s at most 1 is left. 1 s of FLOP and 0.5 of bytes: 0.5 + 0.0625 by the cores, 0.125 by the memory."""
+    assert shares().dynamic(1.0, 0.5, 2.0) == (0.5625, 0.125)
+    assert shares(arithmetic=2.0).dynamic(1.0, 0.5, 2.0) == (0.875, 0.125)
+    assert shares(memory=4.0).dynamic(1.0, 0.5, 2.0) == (0.0, 1.0)
+
+
+def test_what_a_clock_leaves() -> None:
+    """At half of its clock a quarter is drawn by cycles, 0.25 + 0.125 by work. With a voltage that goes as the square
+    root of the clock every cycle and operation takes half of it; what is static stays."""
+    cap = PowerCap(watts=375.0, tdp=500.0, shares=shares())
+    assert cap.drawn(0.5, (0.25, 0.125), 1.0) == 0.25 + 0.25 + 0.125
+    assert cap.drawn(0.5, (0.25, 0.125), 2.0) == 0.25 + 0.125 + 0.0625
+    lower = replace(cap, shares=shares(voltage=1.0, static=0.25))
+    assert lower.drawn(0.5, (0.25, 0.125), 1.0) == 0.25 + 0.25 * 0.5 * 0.5 + 0.125 + 0.125
+    assert cap.holds and not replace(cap, watts=500.0).holds and not replace(cap, watts=501.0).holds
+
+
+def test_the_clock_under_a_cap() -> None:
+    """0.5 x clock + 0.5 of TDP is the cap of 75 % at half of the clock; 0.25 more of work is no more than the cap."""
+    cap = PowerCap(watts=375.0, tdp=500.0, shares=shares())
+    assert cap.clock((0.5, 0.0), lambda clock: 1.0) == pytest.approx(0.5, abs=1e-12)
+    assert cap.clock((0.25, 0.0), lambda clock: 1.0) == 1.0
+    many = cap.clock((np.array([0.25, 0.5, 0.625]), 0.0), lambda clock: 1.0)
+    assert many == pytest.approx([1.0, 0.5, 0.25], abs=1e-12)
+    # of a kernel that takes 1/clock seconds: 0.5 x clock + 0.5 x clock = 0.75
+    assert cap.clock((0.5, 0.0), lambda clock: 1.0 / clock) == pytest.approx(0.75, abs=1e-12)
+    # voltage in proportion to the clock: 0.5 x clock^3 + 0.5 x clock^2 = 0.75 at 0.8938
+    square = replace(cap, shares=shares(voltage=2.0))
+    found = float(square.clock((0.5, 0.0), lambda clock: 1.0))
+    assert 0.5 * found**3 + 0.5 * found**2 == pytest.approx(0.75, abs=1e-12) and 0.89 < found < 0.9
+
+
+def test_the_ends_of_the_law_of_voltage() -> None:
+    """TTFT where it never falls, and where it is in proportion."""
+
+    class Estimated(SimpleNamespace):
+        @property
+        def ttft(self) -> Any:
+            return np.array([0.1, 1.0 + self.deployment.cap.shares.voltage])
+
+    cap = PowerCap(watts=375.0, tdp=500.0, shares=shares())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(energies, "replace", lambda value, **new: type(value)(**vars(value) | new))
+        one = Estimated(deployment=SimpleNamespace(cap=cap))
+        assert energies.quickest(one) == (1.0, 3.0)  # type: ignore[arg-type]
