@@ -35,7 +35,7 @@ def result(**more: Any) -> Any:
     """10 s; prompts of 150 tokens, a fifth of them found, and 60 in return."""
     records = SimpleNamespace(prompt=np.array([100, 200]), output=np.array([40, 80]))
     found = {
-        "window": (0.0, 10.0), "records": records, "hit_rate": 0.2, "ttft": [1.0], "meters": meters(),
+        "window": (5.0, 15.0), "records": records, "hit_rate": 0.2, "ttft": [1.0], "meters": meters(),
         "prompt_pool": (0, 0), "output_rate": 5.0,
     }  # fmt: skip
     return SimpleNamespace(**found | more)
@@ -139,6 +139,7 @@ def test_pools_of_a_run() -> None:
 
     (whole,) = pools()
     assert (len(whole.meters), whole.present, whole.speculation, whole.decodes) == (4, 2, PLAIN, True)
+    assert pools(result(meters=meters(5)))[0].present == 2
     assert pools(failures="some")[0].present == 3 and pools(result(meters=meters(1)))[0].present == 1
     assert pools(failures="some", engines=lambda deployment: 1)[0].present == 1
     prompts, decodes = pools(result(meters=["a", "b", "c"], prompt_pool=(1, 2)), disaggregated=True)
@@ -230,7 +231,7 @@ def test_joules_of_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     options: Any = SimpleNamespace(structured=SimpleNamespace(share=0.5), speculation=PLAIN)
     assert power._mask_joules(of, result(), options) == pytest.approx(100 * (0.05 + 0.15) * 25)
     options.speculation = SimpleNamespace(width=4, tokens=2.0)
-    assert power._mask_joules(of, result(window=(5.0, 15.0)), options) == pytest.approx(2 * 100 * 0.2 * 25)
+    assert power._mask_joules(of, result(window=(0.0, 10.0)), options) == pytest.approx(2 * 100 * 0.2 * 25)
 
 
 # --- a static batch

@@ -20,6 +20,8 @@ from inferplan.errors import InfeasibleError, UsageError
 from inferplan.work.formats import find_format
 from tests.cases import for_each
 
+MADE, NEEDS, DRAFT = stored.online, stored.checkpoint_needs, stored.draft_checkpoint
+
 
 def formats(**names: str) -> Any:
     """bf16 but for the roles that are named."""
@@ -600,3 +602,163 @@ def test_folders_files_and_repositories(tmp_path: Path) -> None:
 def test_eplb_is_json() -> None:
     words = vllm.vllm(launch(degrees={"redundant": 4}))
     assert json.loads(words[words.index("--eplb-config") + 1]) == {"num_redundant_experts": 4}
+
+
+@pytest.fixture
+def native(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The formats of the released checkpoint, bf16 but for what a test puts in."""
+    found: dict[str, str] = {}
+    monkeypatch.setattr(stored, "native_precision", lambda model: formats(**found))
+    return found
+
+
+FP8 = {"weights": "fp8", "experts": "fp8", "activations": "fp8"}
+
+
+def test_fp8_that_is_made_as_it_loads(native: dict[str, str]) -> None:
+    """Weights and inputs of a wide checkpoint, and nothing else, by engines that do it."""
+
+    def made(engine: str = "vllm", version: str = "0.33", **names: Any) -> str | None:
+        return MADE(launch(engine, version, precision=formats(**names)))
+
+    assert [made(version=version, **FP8) for version in ("0.18", "0.20", "0.33", "0.9")] == [
+        "fp8", "fp8", "fp8_per_tensor", None
+    ]  # fmt: skip
+    assert made("trtllm", "1.0", **FP8) is None
+    for other in ({"weights": "bf16"}, {"experts": "int8"}, {"activations": "bf16"}, {"embedding": "fp8"},
+                  {"head": "fp8"}, {"exceptions": (1,)}):  # fmt: skip
+        assert made(**FP8 | other) is None
+    assert made() is None
+    draft: Any = SimpleNamespace(precision=formats(**FP8), model="draft")
+    assert MADE(launch(), draft) == "fp8_per_tensor"
+    for role in ("weights", "experts"):
+        native[role] = "fp8"
+        assert made(**FP8) is None
+        del native[role]
+
+
+def test_what_must_be_in_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the engine makes as it loads need not be in it; a pruned shape must, and llama.cpp reads GGUF files."""
+    changes = ["weights in fp8", "the pruned shape (layers=2)"]
+    monkeypatch.setattr(stored, "tensor_changes", lambda request, deployment: list(changes))
+    assert NEEDS(launch()) == "weights in fp8, the pruned shape (layers=2)"
+    assert NEEDS(launch("llama.cpp")) == f"a GGUF file of the model, {', '.join(changes)}"
+    file = launch("llama.cpp")
+    file.request.model = "m.gguf"
+    assert NEEDS(file) == ", ".join(changes)
+    monkeypatch.setattr(stored, "online", lambda launch, deployment=None: "fp8")
+    assert NEEDS(launch()) == changes[1]
+    changes.pop()
+    assert NEEDS(launch()) is None
+
+
+def test_which_checkpoint_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "repository", lambda name, model, chat: f"{name} {model.name} {chat}")
+    assert stored.checkpoint(launch()) == "org/m" and stored.checkpoint(launch(named=None)) == "m m False"
+    for engine, version, read in (("vllm", "0.33", False), ("vllm", "0.20", True), ("trtllm", "1.0", False)):
+        file = launch(engine, version, named="x.gguf")
+        if read:
+            assert stored.checkpoint(file) == "x.gguf"
+        else:
+            with pytest.raises(UsageError, match="reads no GGUF file"):
+                stored.checkpoint(file)
+    monkeypatch.setattr(stored, "checkpoint_needs", lambda launch: "weights in fp8")
+    monkeypatch.setattr(stored, "_that_does", lambda launch: "org/other")
+    assert stored.checkpoint(launch()) == "org/m"
+
+    def refused(engine: str = "vllm", version: str = "0.33", **names: Any) -> tuple[str, str | None]:
+        with pytest.raises(UsageError, match="the checkpoint must hold weights in fp8") as found:
+            stored.checkpoint(launch(engine, version, named=None, precision=formats(**names)))
+        return found.value.because, found.value.hint
+
+    plain = "{} does not make it of the released checkpoint as it loads"
+    assert refused() == (plain.format("vllm 0.33"), "--checkpoint org/other")
+    assert refused(**FP8)[0] == plain.format("vllm 0.33")
+    assert refused(weights="fp8")[0] == "--quantization fp8_per_tensor makes the inputs fp8 too, and here they are bf16"
+    assert refused("trtllm", "1.0", weights="fp8")[0] == plain.format("trtllm 1.0")
+    assert refused("llama.cpp", "1")[1] == "--checkpoint FILE.gguf"
+
+
+def test_a_checkpoint_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None for tensors that were changed one by one."""
+    asked: list[Any] = []
+    found: list[Any] = [SimpleNamespace(checkpoint="org/fp8")]
+    monkeypatch.setattr(stored, "quantised_checkpoint", lambda model, quant: asked.append(quant) or found[0])
+
+    def name(roles: Any = (), prune: str = "", quant: str | None = "fp8") -> str:
+        of = launch()
+        of.request.roles, of.request.prune, of.request.quant = roles, prune, quant
+        return stored._that_does(of)
+
+    nobody = "ORG/NAME of one that does"
+    assert name() == "org/fp8" and name(roles=(1,)) == name(prune="x") == nobody and name(quant=None) == "org/fp8"
+    assert asked == ["fp8", ""]
+    found[0] = None
+    assert name() == nobody
+    found[0] = SimpleNamespace(checkpoint="")
+    assert name() == nobody
+
+
+def test_which_of_two_checkpoints_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = ["org/m"]
+    monkeypatch.setattr(stored, "repository", lambda name, model, chat: started[0])
+    tuned = SimpleNamespace(id="org/m-it")
+
+    def note(of: Any = tuned, named: str | None = None, source: str = "https://huggingface.co/org/Meta-M-hf") -> str:
+        return stored.base_note(launch(named=named, model={"instruct_checkpoint": of, "source": source}))
+
+    start = (
+        "org/m is a base checkpoint, not tuned on instructions: most have no chat template, and without one "
+        "/v1/chat/completions fails; "
+    )
+    assert note() == f"{start}org/m-it is tuned and of its shape: emit --checkpoint org/m-it"
+    assert note(SimpleNamespace(id=None)) == (
+        f"{start}no release of its shape that is tuned is known here: emit --checkpoint ORG/NAME"
+    )
+    assert note(None) == note(named="org/own") == note(source="") == ""
+    started[0] = "org/another"
+    assert note() == ""
+    started[0] = "org/m-it"
+    assert note() == (
+        "org/m-it is org/Meta-M-hf tuned on instructions, as chat needs; emit --checkpoint org/Meta-M-hf starts that "
+        "one"
+    )
+    monkeypatch.setattr(stored, "checkpoint_needs", lambda launch: "weights in fp8")
+    assert note() == (
+        "for chat, take a checkpoint made of org/m-it, which is tuned on instructions, not of org/Meta-M-hf"
+    )
+    started[0] = "m"
+    assert note(SimpleNamespace(id="m")) == ""
+
+
+def test_where_a_checkpoint_is_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "repository", lambda name, model, chat: "org/m")
+    assert stored.from_catalogue(launch(named=None)) == "org/m"
+    assert stored.from_catalogue(launch()) is stored.from_catalogue(launch("llama.cpp", named=None)) is None
+    typed = launch(named=None)
+    typed.request.model = "org/m"
+    assert stored.from_catalogue(typed) is None
+
+
+def test_checkpoints_of_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = ["weights in fp8", "inputs in fp8"]
+    monkeypatch.setattr(stored, "tensor_changes", lambda request, deployment: changes)
+    monkeypatch.setattr(stored, "repository", lambda name, model, chat: f"org/{name} of {model.name}")
+    drafted = launch(draft=SMALL, draft_checkpoint=None)
+    drafted.request.gpu = "h100-sxm"
+    with pytest.raises(UsageError, match="must hold weights in fp8, inputs in fp8"):
+        DRAFT(drafted)
+    named = launch(draft=SMALL)
+    named.request.gpu = "h100-sxm"
+    assert DRAFT(named) == "org/draft"
+    changes.clear()
+    assert DRAFT(drafted) == "org/d of small"
+    changes.append("weights in fp8")
+    monkeypatch.setattr(stored, "online", lambda launch, deployment=None: deployment and "fp8")
+    assert DRAFT(drafted) == "org/d of small"
+
+
+def test_servers_that_other_machines_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "command", lambda launch: ["start"])
+    assert engines.network_command(launch()) == ["start"]
+    assert engines.network_command(launch("sglang")) == ["start", "--host", "0.0.0.0"]
