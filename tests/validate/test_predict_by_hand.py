@@ -17,8 +17,10 @@ def run(**more: Any) -> Any:
     waits = SimpleNamespace(poll=3, batch=5, fill=0.75, balance=7)
     found: dict[str, Any] = {
         "batch": None, "concurrency": 4, "rate": None, "requests": None, "duration": None, "warmup": 2,
-        "prompt": 1000.0, "output": 101.0, "ratio_min": 1.0, "shared": SimpleNamespace(**shared | more.pop("shared", {})),
-        "prefill": None, "draft": None, "slots": 64, "token_budget": 2048, "context": 4096, "memory_fraction": 0.8, "waits": waits,
+        "prompt": 1000.0, "output": 101.0, "ratio_min": 1.0,
+        "shared": SimpleNamespace(**shared | more.pop("shared", {})),
+        "prefill": None, "draft": None, "slots": 64, "token_budget": 2048, "context": 4096,
+        "memory_fraction": 0.8, "waits": waits,
         "timeout": None, "campaign": "c", "devices": 2, "decoding_devices": 1, "closed": True, "workers": 3,
     }  # fmt: skip
     return SimpleNamespace(**found | more)
