@@ -23,8 +23,8 @@ def parts_of_other_reports(monkeypatch: pytest.MonkeyPatch) -> None:
         "mix_notes": ["mixes"], "parts_rest_on": {"a": "b"}, "deployment_record": {"model": "m"}, "bill_record": "bill",
         "error_record": "errors", "happened_record": None, "happened_rows": [], "classes_record": None,
         "mixes_record": None, "_hours": ["hours"], "tier_records": None, "episode_records": "episodes",
-        "by_class": "kinds", "_times": ["times"], "failure_table": "failures", "error_note": "watts are off", "hours_over": None,
-        "_by_hour": "by hour", "by_day": "by day",
+        "by_class": "kinds", "_times": ["times"], "failure_table": "failures", "error_note": "watts are off",
+        "hours_over": None, "_by_hour": "by hour", "by_day": "by day",
     }  # fmt: skip
     for name, value in words.items():
         monkeypatch.setattr(report, name, lambda *_, value=value: value)
@@ -52,7 +52,8 @@ def day(*policies: Any, **more: Any) -> Any:
     )
     design = SimpleNamespace(
         deployment=deployment, rate=2.5, broken="ttft", requests=9.5,
-        option=SimpleNamespace(slow=SimpleNamespace(step=1.25)), flags=SimpleNamespace(max_num_seqs=64, max_num_batched_tokens=2048, queue="fcfs"),
+        option=SimpleNamespace(slow=SimpleNamespace(step=1.25)),
+        flags=SimpleNamespace(max_num_seqs=64, max_num_batched_tokens=2048, queue="fcfs"),
     )  # fmt: skip
     asked: dict[str, Any] = {
         "cold_start": None, "losses": None, "failures": None, "replay": None, "span": 86400.0, "routing": "round-robin",
