@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import inf, log, nan
 from types import SimpleNamespace
 from typing import Any
@@ -9,22 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferplan.answers.cost import Energy, Rates
 from inferplan.columns import Block
 from inferplan.errors import InfeasibleError
-from inferplan.figures import labelled_texts, record
+from inferplan.figures import Figure, labelled_texts, record
 from inferplan.reports import (
     anchoring,
     beams,
     budgets,
     classes,
     failures,
+    fit_models,
     price_update,
     recipe,
     sessions,
+    shown,
     structured,
     sweep,
 )
-from inferplan.table import Report
+from inferplan.reports import cost as costs
+from inferplan.table import Report, Table
 from inferplan.traffic.requests import Slo
 
 
@@ -530,3 +535,109 @@ def test_budgets_of_thoughts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert last["plan"] is None and last["infeasible"] == {"what": "nothing fits", "because": "of memory"}
     alike = budgets.budgets_report(question, [planned(None, plan("a"), None), planned(64, plan("a"))])
     assert alike.notes[2:] == ["a"] and next(iter(alike.tables[0].rows))[6] == "-"
+
+
+def test_energy_of_tokens() -> None:
+    """Two devices of 500 W over 1,000 tokens/s in and 250 out: 0.8 J each, 4 J an output token, 1.111 kWh a million."""
+    energy = Energy(power=500.0, devices=2, rates=Rates(requests=1.0, prompt=1000.0, output=250.0), grid=360.0)
+    assert labelled_texts(costs._energy(energy)) == [
+        ["power", "1.00 kW"], ["per token, input or output", "0.800 J"],
+        ["per output token, counting input as free", "4.000 J"], ["per million output tokens", "1.111 kWh"],
+        ["  CO2 in operation", "400 g CO2"],
+    ]  # fmt: skip
+    encoder = Energy(power=500.0, devices=2, rates=Rates(requests=1.0, prompt=1000.0, output=0.0), grid=360.0)
+    assert labelled_texts(costs._energy(encoder)) == [
+        ["power", "1.00 kW"], ["per million tokens", "0.277778 kWh"], ["  CO2 in operation", "100.000 g CO2"]
+    ]  # fmt: skip
+    keys = ("per_output_token_j", "per_million_output_tokens_kwh", "per_million_output_tokens_g_co2")
+    assert [record(costs._energy(encoder))[key] for key in keys] == [None] * 3
+    dark = Energy(power=500.0, devices=2, rates=Rates(requests=1.0, prompt=1000.0, output=0.0))
+    assert [label for label, _ in labelled_texts(costs._energy(dark))] == ["power", "per million tokens"]
+
+
+# --- in a notebook
+
+
+def test_points_that_do_not_run() -> None:
+    found: Any = SimpleNamespace(refused=Counter(), columns=range(5000))
+    assert shown.without_figures(found) == ""
+    found.refused = Counter({"memory": 1500, "heads": 30, "a": 2})
+    few = "1,532 of 5,000 points do not run: memory (1,500); heads (30); a (2)"
+    assert shown.without_figures(found) == few
+    found.refused["b"] = 1
+    assert shown.without_figures(found) == few.replace("1,532", "1,533") + "; 1 other reasons"
+
+
+def test_a_table_as_html(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred rows are shown; text is escaped."""
+
+    def html(rows: int, columns: tuple[str, str] = ("a", "b")) -> str:
+        table = Table(title="<t>", columns=columns, rows=[["<1>", "2"]] * rows, right=frozenset({"b"}))
+        monkeypatch.setattr(shown, "report_of", lambda result: Report(record={}, tables=[table], notes=["x & y", "z"]))
+        return shown.html_of("result")
+
+    one = html(1)
+    assert "&lt;t&gt;" in one and "<thead>" in one and "x &amp; y<br>z" in one and "more rows" not in one
+    assert '<td style="text-align:left">&lt;1&gt;</td><td style="text-align:right">2</td>' in one
+    assert html(100).count("<td") == 200 and "more rows" not in html(100)
+    assert html(1201).count("<td") == 200 and "<p>1,101 more rows: to_frame() has all of them</p>" in html(1201)
+    assert "<thead>" not in html(1, ("", ""))
+    assert "<pre" not in one and 'font-weight:bold">' not in one.replace("caption", "").partition("<table")[0]
+    monkeypatch.setattr(shown, "Sweep", SimpleNamespace)
+    swept = SimpleNamespace(refused=Counter({"memory": 2}), columns=range(3))
+    monkeypatch.setattr(shown, "report_of", lambda result: Report(record={}))
+    assert '<p style="font-weight:bold">2 of 3 points do not run: memory (2)</p>' in shown.html_of(swept)
+
+
+# --- models that fit
+
+
+def model(name: str, requests: int | None) -> Any:
+    """8 billion parameters on two GPUs of 8 GB each."""
+    fitting = SimpleNamespace(
+        deployment=SimpleNamespace(parallel=SimpleNamespace(describe=lambda: "tp2", devices=2)),
+        footprint=SimpleNamespace(weights=8e9),
+    )  # fmt: skip
+    counts = {"total": 8e9, "active": 3e9}
+    fits = requests is not None
+    return SimpleNamespace(
+        model=SimpleNamespace(name=name, parameters=counts),
+        option=SimpleNamespace(fitting=fitting if fits else None, reason="too large"),
+    )
+
+
+def test_models_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = [Figure(name.lower(), name, name) for name in ("GPU", "requests", "KV pool", "format")]
+    words: dict[str, Any] = {
+        "option_figures": figures, "engines_of": "vllm", "device_lines": ["devices"], "load_record": "load",
+        "load_tables": [], "year_of": 2024,
+    }  # fmt: skip
+    for name, value in words.items():
+        monkeypatch.setattr(fit_models, name, lambda *_, value=value: value)
+    monkeypatch.setattr(fit_models, "of_people", lambda report, asked: report)
+
+    def found(count: int, kinds: int = 1, held: int = 1, have: str = "2x-l4", context: int | None = None) -> Report:
+        fitting = [model(f"m{place}", 5) for place in range(count)]
+        asked = SimpleNamespace(context=context, held=held)
+        meant = [SimpleNamespace(gpu=f"g{place}") for place in range(kinds)]
+        return fit_models.models_report(SimpleNamespace(  # type: ignore[arg-type]
+            fitting=fitting, models=[*fitting, model("big", None)], meant=meant, asked=asked, have=have
+        ))  # fmt: skip
+
+    one = found(2)
+    assert one.tables[0].title == "2 of 3 models on file fit 2x-l4, the largest for their year first"
+    assert list(one.tables[0].columns) == ["model", "year", "parameters", "active", "weights", "requests", "format"]
+    assert next(iter(one.tables[0].rows))[:5] == ["m0", "2024", "8B", "3B", "16.00 GB"]
+    assert one.notes[0].startswith("requests: how many fit at once, each of 8,192 tokens")
+    assert one.notes[3].startswith("format: the widest that holds 1 request at once")
+    assert one.notes[5:] == ["a model in all its formats: inferplan fit m0 --have 2x-l4", "devices"]
+    assert one.record["models"][2] == {"model": "big", "parameters": 8e9, "fits": False, "reason": "too large"}
+    assert one.record["models"][0]["gpu"] == "GPU" and one.record["gpus"] == ["g0"]
+    many = found(42, kinds=2, held=1500, have="a 24 GB card", context=100_000)
+    assert many.notes[:2] == [
+        "2 other models fit too: --format csv lists all",
+        "each model is shown on the GPU that suits it best among those sold with that memory: g0, g1",
+    ]
+    assert len(many.tables[0].rows) == 40 and "GPU" in many.tables[0].columns
+    assert "1,500 requests at once" in many.notes[5] and "each of 100,000 tokens" in many.notes[2]
+    assert "--have 'a 24 GB card'" in many.notes[7] and not any("other models" in line for line in found(40).notes)
