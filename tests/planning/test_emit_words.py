@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from inferplan.answers.emit import atom as engine_of_amd
 from inferplan.answers.emit import checkpoint as stored
-from inferplan.answers.emit import engines, replica, sglang, vllm
+from inferplan.answers.emit import engines, nodes, options, pools, replica, sglang, vllm
 from inferplan.answers.emit.atom import atom
 from inferplan.answers.emit.llama_cpp import llama_cpp
 from inferplan.answers.emit.trtllm import trtllm, trtllm_config
@@ -762,3 +763,141 @@ def test_servers_that_other_machines_reach(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(engines, "command", lambda launch: ["start"])
     assert engines.network_command(launch()) == ["start"]
     assert engines.network_command(launch("sglang")) == ["start", "--host", "0.0.0.0"]
+
+
+# --- pools, nodes and options
+
+
+def in_pools(engine: str, monkeypatch: pytest.MonkeyPatch, prefill: int = 2, decode: int = 1, **more: Any) -> list[str]:
+    monkeypatch.setattr(pools, "network_command", lambda launch: ["start", launch.role, launch.extra or ""])
+    monkeypatch.setattr(pools, "in_role", lambda launch, role: SimpleNamespace(**vars(launch) | {"role": role}))
+    monkeypatch.setattr(pools, "replace", lambda launch, **new: SimpleNamespace(**vars(launch) | new))
+    monkeypatch.setattr(pools, "trtllm_config", lambda launch: {"role": launch.role})
+    of = pools.Pools(prefill, decode, more.get("prompts"))
+    return pools.script(launch(engine, degrees=more.get("degrees", {})), of).split("\n")
+
+
+def test_servers_of_both_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that is not set stops the shell; vLLM's servers name themselves to each other."""
+    first, start, second, other, third, router = in_pools("vllm", monkeypatch)
+    assert first == "# 2 prefill servers, vllm 0.33, 1 device each"
+    named = 'VLLM_NIXL_SIDE_CHANNEL_HOST="${HOST:?address of this server for the others}" '
+    assert (start, second, other) == (
+        f"{named}start prefill ''", "# 1 decode server, vllm 0.33, 1 device each", f"{named}start decode ''"
+    )  # fmt: skip
+    assert third == "# the router: vllm-router 0.1.17"
+    hosts = [f"http://${{{name}_{at}:?host of {name.lower()} server {at}}}:8000" for name, at in
+             (("PREFILL", 1), ("PREFILL", 2), ("DECODE", 1))]  # fmt: skip
+    assert router == (
+        "vllm-router --vllm-pd-disaggregation --kv-connector nixl "
+        f'--prefill "{hosts[0]}" --prefill "{hosts[1]}" --decode "{hosts[2]}" --host 0.0.0.0 --port 8000'
+    )
+    sglang_lines = in_pools("sglang", monkeypatch, 1, 2, degrees={"tp": 4, "pp": 2})
+    assert sglang_lines[0] == "# 1 prefill server, sglang 0.33, 8 devices each"
+    assert sglang_lines[1] == "start prefill ''" and sglang_lines[2].startswith("# 2 decode servers, ")
+    assert ":30000" in sglang_lines[-1] and "DECODE_2" in sglang_lines[-1] and "PREFILL_2" not in sglang_lines[-1]
+    prompts: Any = launch("vllm", degrees={"tp": 2})
+    prompts.deployment.hardware.name = "l4"
+    unlike = in_pools("vllm", monkeypatch, prompts=prompts)
+    assert unlike[0].endswith("2 x l4 each") and unlike[2].endswith("1 x h100 each")
+
+
+def test_servers_that_read_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = in_pools("trtllm", monkeypatch, 1, 1)
+    assert lines[1:5] == ["cat > prefill.yaml <<EOF", '{"role": "prefill"}', "EOF", "start prefill prefill.yaml"]
+    assert (
+        lines[-1] == "trtllm-serve disaggregated -c disaggregated.yaml"
+        and lines[-4] == "cat > disaggregated.yaml <<EOF"
+    )
+    config = json.loads(lines[-3])
+    hosts = [f"${{{name}_1:?host of {name.lower()} server 1}}:8000" for name in ("PREFILL", "DECODE")]
+    assert config["context_servers"] == {"num_instances": 1, "urls": hosts[:1]}
+    assert config["generation_servers"] == {"num_instances": 1, "urls": hosts[1:]}
+    assert pools.server(launch("trtllm"), "decode", "/etc/").words[2] == "/etc/decode.yaml"
+    with pytest.raises(UsageError, match="no pools of its own"):
+        pools.server(launch("atom"), "decode")
+    assert pools.router_name("trtllm") == "trtllm-serve disaggregated"
+
+
+def test_nodes_of_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = [["a", "b c"], ["d"]]
+    monkeypatch.setattr(pools, "over_nodes", lambda launch: commands)
+    assert pools.node_script(launch()) == "# node 1 of 2\na 'b c'\n# node 2 of 2\nd"
+    commands.pop()
+    assert pools.node_script(launch()) == "a 'b c'"
+
+
+def test_how_many_devices_a_node_holds() -> None:
+    """Where nobody says, as many as a link inside it joins."""
+
+    def one(ranks: int, each: int | None, *domains: int | None) -> Any:
+        of = launch(degrees={"tp": ranks}, devices_of_a_node=each)
+        of.deployment.hardware.links = [SimpleNamespace(domain=domain) for domain in domains]
+        return of
+
+    assert nodes.one_node(one(8, 8)) and not nodes.one_node(one(9, 8)) and nodes.one_node(one(1, None))
+    assert nodes.one_node(one(4, None, None, 4, 2))
+    for of in (one(5, None, None, 4, 2), one(2, None, None), one(2, None)):
+        with pytest.raises(UsageError, match="a node holds is not known"):
+            nodes.one_node(of)
+    assert nodes.node_note(one(4, 8)) == nodes.node_note(one(1, None)) == ""
+    assert nodes.node_note(one(4, None)).startswith("one node is taken to hold 4 x h100: ")
+
+
+def test_images_on_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "IMAGES", {("vllm", "0.33", "NVIDIA"): "vllm/vllm:1"})
+    of = launch()
+    of.deployment.engine.asked = ""
+    assert nodes.image(of) == "vllm/vllm:1"
+    of.deployment.engine.asked = "0.33.1"
+    other = launch(vendor="AMD")
+    other.deployment.engine.asked = ""
+    for refused in (of, other):
+        with pytest.raises(UsageError, match="no container image"):
+            nodes.image(refused)
+
+
+@dataclass(frozen=True)
+class Part:
+    size: int = 1
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What may be asked for; what is not compared is not an option."""
+
+    model: str = ""
+    gpu: str = ""
+    part: Part = Part()
+    pairs: tuple[Any, ...] = ()
+    plain: tuple[int, ...] = ()
+    hidden: int = field(default=0, compare=False)
+
+
+def test_options_that_were_asked_for() -> None:
+    assert options.changed_options(Asked()) == {}  # type: ignore[arg-type]
+    asked = Asked("m", "g", Part(2), (("kv", "fp8"), ("head", "int8")), (1, 2), hidden=9)
+    assert options.changed_options(asked) == {  # type: ignore[arg-type]
+        "model": "m", "gpu": "g", "part.size": 2, "pairs.kv": "fp8", "pairs.head": "int8", "plain": (1, 2),
+    }  # fmt: skip
+
+
+def test_options_that_a_command_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Drafted:
+        length: int = 0
+
+    monkeypatch.setattr(options, "PLAIN", Drafted())
+    of = launch(yarn=None)
+    of.request, of.drafts = Asked("m", part=Part(2, "x")), replica.Drafts(Drafted())  # type: ignore[arg-type]
+    options.refuse_untaken(of, frozenset({"part.size", "part.name"}))
+    with pytest.raises(UsageError, match="has no flag for this: name, size") as refused:
+        options.refuse_untaken(of, frozenset())
+    assert refused.value.because == "modelled with part.name, part.size, which its command line cannot say"
+    of.drafts, of.yarn = replica.Drafts(Drafted(3)), "scaled"  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="yarn, name, size, length"):
+        options.refuse_untaken(of, frozenset())
+    options.refuse_untaken(of, frozenset({"part.size", "part.name", "speculation.length", "model.yarn"}))
+    with pytest.raises(UsageError, match=r"has no flag for this: length\n"):
+        options.refuse_untaken(of, frozenset({"part.size", "part.name", "model.yarn"}))
