@@ -850,3 +850,13 @@ def test_a_checkpoint_beside_the_file_of_a_plan(monkeypatch: pytest.MonkeyPatch)
     assert said(quant=None) == said(encoder="encoder") == ""
     line[0] = "vllm serve"
     assert said() == ""
+
+
+def test_the_order_in_which_classes_are_admitted() -> None:
+    def said(queue: str, engine: str) -> str:
+        demand, engine_of = SimpleNamespace(queue=queue), SimpleNamespace(name=engine)
+        of: Any = SimpleNamespace(question=SimpleNamespace(demand=demand), deployment=SimpleNamespace(engine=engine_of))
+        return plan_notes.queue_line(of)
+
+    assert said("priority", "vllm").startswith("classes: vLLM is started with --scheduling-policy priority")
+    assert said("fcfs", "vllm") == ""

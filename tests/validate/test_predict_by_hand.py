@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import date
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from inferplan.validation import predict
+from inferplan.validation import predict, releases
 
 
 def run(**more: Any) -> Any:
@@ -308,3 +309,32 @@ def test_engines_that_set_aside_what_a_request_takes(monkeypatch: pytest.MonkeyP
 
     assert [full(57e9), full(58e9), full(58e9, "grow")] == [False, True, False]
     assert (calls[0]["batch"], calls[0]["prompt"], calls[0]["context"]) == (8.0, 1000.0, 1101.0)
+
+
+def test_releases_behind_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest that was out on the day of the tag, else of the row; none before the first."""
+    days = {date(2026, 2, 1): "0.15", date(2026, 3, 1): "0.16"}
+
+    def before(day: date) -> str | None:
+        return max((release for at, release in days.items() if at <= day), default=None)
+
+    known = SimpleNamespace(before=before)
+    monkeypatch.setattr(releases, "release_dates", lambda: {"vllm": known})
+
+    def found(engine: str = "vllm", **facts: str) -> tuple[str | None, tuple[str, ...]]:
+        return releases.release_of(engine, facts)
+
+    assert found(engine_version=" 0.9.1 ", date="2026-02-20") == ("0.9.1", ())
+    assert found(engine_version="nightly-dev-20260216", date="2026-03-05") == (
+        "0.15", ("2026-02-16: vllm 0.15 was the newest release",)
+    )  # fmt: skip
+    assert found(date=" 2026-03-01 ")[0] == "0.16"
+    for nothing in (
+        {"date": "2026-01-31"},
+        {"date": "2026-02-31"},
+        {"date": "soon"},
+        {},
+        {"engine_version": "nightly"},
+    ):
+        assert found(**nothing) == (None, ())
+    assert found("other", date="2026-03-01") == (None, ())
