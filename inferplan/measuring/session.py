@@ -475,9 +475,9 @@ def _miscounted(measured: MeasuredLoad) -> list[str]:
     least = min((reply.prompt for reply in measured.good if reply.prompt is not None), default=asked.prompt)
     if 2 * least < asked.prompt:
         found.append(f"a prompt of {asked.prompt} tokens counts as {least}")
-    most = max((reply.output or 0 for reply in measured.good), default=0)
-    if most > asked.output:
-        found.append(f"a reply has {most} tokens by the server's count, {asked.output} were asked for")
+    outputs = [reply.output for reply in measured.good if reply.output is not None]
+    if outputs and max(outputs) > asked.output:
+        found.append(f"a reply has {max(outputs)} tokens by the server's count, {asked.output} were asked for")
     fewer = [reply for reply in measured.good if reply.output and len(reply.times) > reply.output + _EMPTY_PIECES]
     if fewer:
         found.append(f"{fewer[0].output} tokens by the server's count came in {len(fewer[0].times)} pieces")

@@ -24,6 +24,7 @@ from inferplan.regions.question import Arc, Question, Site, Sold, Users
 from inferplan.regions.replicas import Draw, Replicas
 from inferplan.steps import Steps
 from inferplan.traffic.profile import DAY, Profile
+from inferplan.traffic.requests import Slo
 from inferplan.units import Array
 
 _HOUR = 3600.0
@@ -47,6 +48,11 @@ class Read:
     spec: RegionsSpec
     question: Question
     replicas: tuple[Replicas, ...]
+
+    @property
+    def slo(self) -> Slo:
+        """What users of every region are promised."""
+        return self.replicas[0].slo
 
 
 @dataclass(frozen=True, eq=False)

@@ -153,7 +153,7 @@ def _run(found: RunEnergy, asked: EnergyAsked, result: SimulationResult) -> list
         Figure("w_mean", whole / seconds),
         Figure("gpus", found.devices),
         Figure("j_per_output_token", each, f"per output token, {asked.scope}", joules, seen=each is not None),
-        Figure("request_j", request, f"per request, {asked.scope}", joules, seen=each is not None),
+        Figure("request_j", request, f"per request, {asked.scope}", joules, seen=request is not None),
         Figure("request_g", None if grams is None or not requests else grams / requests),
         Figure(
             "g_per_million_output_tokens",

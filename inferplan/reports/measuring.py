@@ -60,8 +60,8 @@ def _measured_table(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFi
 
 def _telling(rows: Sequence[list[Figure]]) -> list[list[Figure]]:
     """The rows without the columns for people that say nothing."""
-    seldom = {one.label for row in rows for one in row if one.label in _SELDOM and one.shown not in ("", "0")}
-    return [[one for one in row if one.label not in _SELDOM - seldom] for row in rows]
+    telling = {one.label for row in rows for one in row if one.shown not in ("", "0")}
+    return [[one for one in row if one.label not in _SELDOM - telling] for row in rows]
 
 
 def _measured(one: MeasuredLoad, known: LoadFigures | None) -> list[Figure]:

@@ -56,15 +56,18 @@ def _replicas(plan: Plan, screened: Any) -> Term:
     for the pool of decodes, of which simulation finds no capacity of its own.
     """
     demand, found, apart = plan.question.demand, plan.capacity, plan.option.pools is not None
-    unit = "requests/s" if demand.users is None else "users"
-    load = name_term(demand.users or demand.requests_per_second or 0.0, "users" if demand.users else "rate", unit)
+    many: float | None = demand.users
+    name, unit = "users", "users"
+    if many is None:
+        many, name, unit = demand.requests_per_second, "rate", "requests/s"
+    load = name_term(many, name, unit)
     carried = screened
     if found is not None and not apart:
         each = plan.load * found.factor / plan.option.replicas
         carried = name_term(each, "capacity per replica, simulated", unit)
     utilisation = name_term(plan.question.sizing.utilisation, "utilisation")
-    name = "decode replicas, before simulation" if apart else "replicas"
-    return cast("Term", name_term(Sizing(utilisation=utilisation).replicas(load, carried), name))
+    of = "decode replicas, before simulation" if apart else "replicas"
+    return cast("Term", name_term(Sizing(utilisation=utilisation).replicas(load, carried), of))
 
 
 def _mean_round(plan: Plan, grid: LoadGrid, decodes: Term) -> Term:

@@ -31,7 +31,7 @@ def regions_report(read: Read, answer: Answer, checked: Sequence[Checked]) -> Re
     whole: dict[str, Any] = {
         "currency": asked.currency,
         "percentile": read.spec.service.percentile,
-        "slo": {f"{name}_s": limit for name, limit in read.replicas[0].slo.limits.items()},
+        "slo": {f"{name}_s": limit for name, limit in read.slo.limits.items()},
         "utilisation": read.spec.service.utilisation,
         "round_trips": read.spec.round_trips,
         **{name: [record(row) for row in rows] for name, rows in parts.items()},
@@ -51,7 +51,7 @@ def regions_report(read: Read, answer: Answer, checked: Sequence[Checked]) -> Re
 
 
 def _title(read: Read) -> str:
-    slo, spec = read.replicas[0].slo, read.spec
+    slo, spec = read.slo, read.spec
     return f"{spec.service.model}, {len(spec.regions)} regions, a day: {limits_in_words(slo, ())}, the network included"
 
 
@@ -60,7 +60,7 @@ def _mark(value: float, kept: bool) -> str:
 
 
 def _routing(read: Read, answer: Answer, one: Routed, checked: Sequence[Checked]) -> list[Figure]:
-    asked, first, limits = answer.asked, answer.routed[0], read.replicas[0].slo.limits
+    asked, first, limits = answer.asked, answer.routed[0], read.slo.limits
     mine = [row for row in checked if row.routing == one.routing]
     kept = all(row.keeps(limits) for row in mine)
     saving = 1 - one.whole_cost / first.whole_cost if first.whole_cost else None
@@ -78,7 +78,7 @@ def _routing(read: Read, answer: Answer, one: Routed, checked: Sequence[Checked]
         Figure("carbon_g_per_kwh", grams and grams / kwh, "g/kWh", ",.0f", seen=grams is not None),
         Figure("served_away", one.away, "served away", ".1%"),
         Figure("network_mean_s", one.delay, "network, mean", short_time),
-        Figure("ttft_s", finite(seen), f"TTFT {percentile_of(read.replicas[0].slo)}", text=_mark(seen, kept)),
+        Figure("ttft_s", finite(seen), f"TTFT {percentile_of(read.slo)}", text=_mark(seen, kept)),
         Figure("keeps_the_limits", kept),
         Figure("gap", one.gap),
     ]
@@ -131,7 +131,7 @@ def _users(read: Read, one: Routed, place: int, checked: Sequence[Checked]) -> l
     shares = {name: share for name, share in shares.items() if share > 5e-7}
     mine = [row for row in checked if row.routing == one.routing and place in row.pool.users]
     seen = {id(row): row.seen.ttft + _delay(one, place, row.site) for row in mine}
-    limit = read.replicas[0].slo.ttft
+    limit = read.slo.ttft
     slow = max(seen.values(), default=0.0)
     far = max((_delay(one, place, row.site) for row in mine), default=0.0)
     return [
@@ -144,7 +144,7 @@ def _users(read: Read, one: Routed, place: int, checked: Sequence[Checked]) -> l
         Figure(
             "ttft_s",
             finite(slow),
-            f"TTFT {percentile_of(read.replicas[0].slo)}",
+            f"TTFT {percentile_of(read.slo)}",
             text=_mark(slow, limit is None or slow <= limit),
         ),
     ]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from inferplan.catalog.assemble import assemble
-from inferplan.figures import Figure, lines, record, side_by_side, text
+from inferplan.figures import Figure, labelled_texts, lines, record, side_by_side, text
 from inferplan.reports.plan_measured import PlanFile
 from inferplan.serving.flags import Flags
 from inferplan.table import SCHEMA_VERSION, Report
@@ -114,12 +114,12 @@ def _predicted(found: Predicted) -> dict[str, Any]:
 
 def heading() -> str:
     """The line above the minutes of a terminal."""
-    return _row([str(one.label) for one in minute_line(_EMPTY) if one.seen and one.label])
+    return _row([label for label, _ in labelled_texts(minute_line(_EMPTY))])
 
 
 def minute_text(minute: Minute) -> str:
     """A minute as a line of a terminal."""
-    return _row([one.shown for one in minute_line(minute) if one.seen and one.label])
+    return _row([shown for _, shown in labelled_texts(minute_line(minute))])
 
 
 _WIDTHS = (8, 8, 7, 7, 5, 7, 5, 5, 5, 10, 10, 10, 10, 9)

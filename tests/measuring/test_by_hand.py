@@ -220,8 +220,12 @@ def test_options_as_they_are_read() -> None:
 
 def test_tokens_that_cannot_be_right() -> None:
     assert _miscounted(measured(reply(prompt=50), FAILED)) == _miscounted(measured(FAILED)) == []
-    assert _miscounted(measured(reply(prompt=49))) == ["a prompt of 100 tokens counts as 49"]
-    assert _miscounted(measured(reply(output=4))) == ["a reply has 4 tokens by the server's count, 3 were asked for"]
+    silent = reply(prompt=None, output=None)
+    assert _miscounted(measured(silent)) == []
+    fewer = measured(silent, reply(prompt=90), reply(prompt=49), reply(prompt=80))
+    assert _miscounted(fewer) == ["a prompt of 100 tokens counts as 49"]
+    more = measured(silent, reply(output=2), reply(output=4))
+    assert _miscounted(more) == ["a reply has 4 tokens by the server's count, 3 were asked for"]
     pieces = tuple(0.1 * place for place in range(6))
     assert _miscounted(measured(reply(times=pieces[:5]))) == []
     assert _miscounted(measured(reply(times=pieces))) == ["3 tokens by the server's count came in 6 pieces"]
@@ -255,6 +259,7 @@ def test_doubts_about_a_load() -> None:
     ]
     assert judged(measured(reply(cached=25)), Occupancy(), Occupancy()) == []
     assert judged(measured(reply(cached=26)), Occupancy(), Occupancy()) == ["26% of prompt tokens came from a cache"]
+    assert judged(measured(reply(prompt=None, cached=26)), Occupancy(), Occupancy()) == []
     shared = replace(LOAD, head_tokens=50)
     assert judged(measured(reply(cached=75), load=shared), Occupancy(), Occupancy()) == []
     bursts = reply(times=(0.5, 0.5, 0.5, 1.0))

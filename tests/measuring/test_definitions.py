@@ -95,3 +95,12 @@ def test_the_report_of_a_run_has_them(call: Callable[..., Any]) -> None:
     Path("plan.json").write_text("{}", encoding="utf-8")
     code, _, err = call("plan.json", "--url", "http://localhost:9", "--definition", "vllm")
     assert code == 2 and "--definition" in err
+
+
+def test_percentiles_of_many_values() -> None:
+    """1, 2, 3 ... 1,024: half of them are reached at the 512th by weight, between that and the next on a line."""
+    values = [(float(number), 1.0) for number in range(1024, 0, -1)]
+    weighed, plain = statistics("guidellm", values), statistics("vllm", values)
+    assert (weighed["mean"], weighed["median"], weighed["p90"], weighed["p99"]) == (512.5, 512.0, 922.0, 1014.0)
+    assert (plain["median"], plain["p90"]) == (512.5, pytest.approx(1 + 0.9 * 1023))
+    assert statistics("guidellm", [(7.0, 3.0)])["p99"] == 7.0 and statistics("vllm", []) == {}

@@ -841,3 +841,31 @@ def test_whose_limit_is_made_for_shorter_prompts() -> None:
         assert borrowed_limit({**values, **other}, rag) is None
     assert borrowed_limit(values, None) is None
     assert borrowed_limit(values, load_workload("reasoning")) is None  # it has no limits
+
+
+def test_a_checkpoint_beside_the_file_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the command needs one; an encoder-decoder has no command."""
+    line: list[Any] = [None]
+    monkeypatch.setattr(plan_notes, "launch_line", lambda plan: line[0])
+    monkeypatch.setattr(plan_notes, "_checkpoint", lambda plan: "--checkpoint org/fp8")
+
+    def said(quant: str | None = "fp8", encoder: Any = None) -> str:
+        engine = SimpleNamespace(name="vllm")
+        deployment = SimpleNamespace(model=SimpleNamespace(encoder=encoder), engine=engine)
+        of: Any = SimpleNamespace(option=SimpleNamespace(request=SimpleNamespace(quant=quant), deployment=deployment))
+        return plan_notes.checkpoint_line(of)
+
+    assert said() == "to start it: inferplan emit vllm FILE --checkpoint org/fp8"
+    assert said(quant=None) == said(encoder="encoder") == ""
+    line[0] = "vllm serve"
+    assert said() == ""
+
+
+def test_the_order_in_which_classes_are_admitted() -> None:
+    def said(queue: str, engine: str) -> str:
+        demand, engine_of = SimpleNamespace(queue=queue), SimpleNamespace(name=engine)
+        of: Any = SimpleNamespace(question=SimpleNamespace(demand=demand), deployment=SimpleNamespace(engine=engine_of))
+        return plan_notes.queue_line(of)
+
+    assert said("priority", "vllm").startswith("classes: vLLM is started with --scheduling-policy priority")
+    assert said("fcfs", "vllm") == ""

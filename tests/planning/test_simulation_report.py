@@ -515,3 +515,34 @@ def test_lines_of_a_run(monkeypatch: pytest.MonkeyPatch, cut: bool) -> None:
     rows = dict(map(tuple, report._rows(reads, whole)))  # type: ignore[arg-type]
     assert rows["tokens read/s"] == "19,833.0" and rows["steps"] == "5,000"
     assert not {"output tokens/s", "preemptions", "total tokens/s"} & rows.keys()
+
+
+def test_the_tables_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions and classes stand between latencies and the run; a thought's answer below the first token."""
+    for name, value in {"_rows": [["a", "b"]], "_notes": ["note"], "_tiers": "tiers", "_curve": "curve"}.items():
+        monkeypatch.setattr(report, name, lambda *_, value=value: value)
+    monkeypatch.setattr(report, "class_tables", lambda classes: ["classes", "limits"])
+    monkeypatch.setattr(report, "session_tables", lambda sessions: ["a session", "sessions"])
+    at = {"mean": 0.1, "p95": 0.2}
+    names = {key for key, _ in (*report._NAMES.items(), *report._ONE_PASS.items())}
+    found: dict[str, Any] = dict.fromkeys(names, at)
+    found |= {"intervals": {"ttft_s": {"mean": [0.09, 0.13]}}, "answer_ttft_s": None, "classes": None, "sessions": None}
+    found["cache_tiers"] = None
+
+    def tables(curve: Any = (), generates: bool = True, **more: Any) -> Any:
+        of = SimpleNamespace(to_dict=lambda: found | more, conditions={"generates": generates})
+        whole = report.simulation_report(of, curve)  # type: ignore[arg-type]
+        assert whole.notes == ["note"] and ("hit_curve" in whole.record) is bool(curve)
+        return whole.tables
+
+    latency, ran = tables()
+    assert list(latency.columns) == ["", "mean", "p50", "p90", "p95", "p99"] and latency.right == {*latency.columns[1:]}
+    assert latency.rows[0][1:] == ["100.0 ms ±20.0%", "200.0 ms"] and ran.rows == [["a", "b"]]
+    assert [row[0] for row in latency.rows] == list(report._NAMES.values())
+    assert [row[0] for row in tables(generates=False)[0].rows] == list(report._ONE_PASS.values())
+    thought = {"answer_ttft_s": at, "intervals": {"answer_ttft_s": {"mean": [0.09, 0.13]}}}
+    rows = tables(**thought)[0].rows
+    assert rows[1] == ["TTFT of the answer", "100.0 ms ±20.0%", "200.0 ms"] and rows[0][1] == "100.0 ms"
+    first, *rest, last, ended = tables(["point"], classes=["a"], sessions={"b": 1}, cache_tiers=["host"])
+    assert first.title == "Latency" and rest[:4] == ["a session", "sessions", "classes", "limits"]
+    assert rest[4].title == "Run" and (last, ended) == ("tiers", "curve")

@@ -134,8 +134,9 @@ def _recorded(name: str) -> str:
 
 
 def _spread(tests: list[int]) -> list[int]:
-    """Some of a line's tests, from the narrowest (often a refusal) to the widest."""
-    return [tests[index * len(tests) // MOST_TESTS] for index in range(MOST_TESTS)] if tests[MOST_TESTS:] else tests
+    """Some of a line's tests, from the narrowest (often a refusal) to the widest, both of them among these."""
+    last = len(tests) - 1
+    return [tests[index * last // (MOST_TESTS - 1)] for index in range(MOST_TESTS)] if tests[MOST_TESTS:] else tests
 
 
 def judges(mutant: Mutant, found: dict[str, Record]) -> list[tuple[float, str]]:

@@ -5,6 +5,7 @@ Fields and traps of every format are listed in docs/validate.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -84,16 +85,16 @@ def _read_json(path: Path, text: str, supplied: Mapping[str, str]) -> tuple[str,
     return " and ".join(dict.fromkeys(tools)), rows
 
 
+_BEGIN = re.compile(r"[ \t\r\n,]*(?=[^ \t\r\n,])")
+"""What stands before an object, where there is another."""
+
+
 def _objects(path: Path, text: str) -> list[dict[str, Any]]:
     """The objects of a JSON document, an array of objects, or objects one after the other (JSON lines)."""
     records: list[Any] = []
     at = 0
-    while at < len(text):
-        while at < len(text) and text[at] in " \t\r\n,":
-            at += 1
-        if at >= len(text):
-            break
-        value, at = parse_json(text, str(path), InputFileError, at)
+    while found := _BEGIN.match(text, at):
+        value, at = parse_json(text, str(path), InputFileError, found.end())
         records += value if isinstance(value, list) else [value]
     if not records or not all(isinstance(record, dict) for record in records):
         raise InputFileError(f"{path} holds no JSON objects")
