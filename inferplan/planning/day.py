@@ -47,7 +47,7 @@ from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import require_conversations, simulate
-from inferplan.serving.techniques.tiers import CacheTier
+from inferplan.serving.techniques.tiers import CacheTier, require_currency
 from inferplan.traffic.block_names import Streams
 from inferplan.traffic.profile import DAY, Profile
 from inferplan.traffic.requests import MOST_REQUESTS, OpenLoop, Requests, Traffic, TrafficClass, drawn_of
@@ -125,7 +125,7 @@ class DayAsked:
     times of the day, of every policy. minimum_bill: seconds that a replica is paid for at least. replay: the log whose
     requests come as they came, in the place of those that are drawn; ``profile`` has its rates. ran: seconds, and the
     replicas that took requests from then on. timetable: rates that ``scheduled`` goes by where they are not those of
-    the profile. tiers: below the caches of the replicas, without a price.
+    the profile. tiers: below the caches of the replicas.
     """
 
     profile: Profile
@@ -160,8 +160,6 @@ class DayAsked:
 
     def __post_init__(self) -> None:
         require_some(self.least, self.most)
-        if priced := [tier.name for tier in self.tiers if tier.price is not None]:
-            raise UsageError(f"the bill of a day has no cache tiers, and {priced[0]} has a price", hint="leave it out")
         if not self.policies:
             raise UsageError("no policy is named", hint=f"--policy {','.join(POLICIES)}")
         lost = self.losses is not None or self.failures is not None
@@ -204,8 +202,6 @@ class PolicyDay(Paid):
     policy: Policy
     scaling: Scaling
     result: SimulationResult
-    span: float
-    tariff: Tariff
     work: float
     """Seconds of replicas within the limits that the requests take."""
     minimum_bill: float = 0.0
@@ -307,7 +303,15 @@ class Day:
         if asked.replay is None:
             return None
         log = asked.replay.first(asked.span)
-        found = Happened(log=log, ran=asked.ran, span=asked.span, slo=self.question.slo, tariff=self.tariff)
+        found = Happened(
+            log=log,
+            ran=asked.ran,
+            slo=self.question.slo,
+            span=asked.span,
+            tariff=self.tariff,
+            ranks=self.work.design.deployment.parallel.ranks,
+            tiers=asked.tiers,
+        )
         return found if found.known else None
 
     @cached_property
@@ -471,6 +475,8 @@ class DayDesign:
                 result=result,
                 span=self.asked.span,
                 tariff=self.tariff,
+                ranks=self.deployment.parallel.ranks,
+                tiers=self.asked.tiers,
                 work=taken,
                 minimum_bill=self.asked.minimum_bill,
             )
@@ -518,6 +524,7 @@ def simulate_days(
     for one in designs:
         require_together("day", one.deployment.features | one.question.features | {"elastic"})
         _ = one.tariff  # an error without a price, before the day
+        require_currency(one.asked.tiers, one.question.prices.currency)
         _require_short(one.question.demand, one.asked.span, one.deployment.model.max_context)
     first = designs[0]
     requests = day_requests(first.question, first.asked, first.deployment.engine.defaults.block_size)

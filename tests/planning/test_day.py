@@ -36,6 +36,7 @@ from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
+from inferplan.serving.techniques.tiers import parse_tier
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.profile import Profile
 from inferplan.traffic.requests import Lengths, OpenLoop, SharedPrefix, Slo, Traffic
@@ -104,6 +105,22 @@ def test_a_replica_is_paid_for_its_minimum() -> None:
     least = replace(policy_day(lives), minimum_bill=60.0)
     assert least.replica_hours * 3600 == pytest.approx(60 + 90 + 60 + 10)
     assert least.cost == pytest.approx(220 / 3600 * 2.00)
+
+
+def test_tiers_are_paid_for_by_hand() -> None:
+    """Lives of 3.25 hours in two, of replicas of two devices: 6.5 hours of 100 GB at 0.01 an hour each, and two hours
+    of a shared store of 1 TB at 2 an hour, which nobody has a second one of. A tier without a price costs nothing."""
+    lives = [Life(0.0, 0.0), Life(1800.0, 1900.0, 4000.0, 4500.0), Life(5400.0, 5500.0)]
+    host, free, store = map(
+        parse_tier, ("host:100GB:50GB/s:0.01USD/GB-hour", "ssd:1TB:5GB/s", "store:1TB:5GB/s:2USD/TB-hour:shared")
+    )
+    plain = policy_day(lives)
+    assert plain.tier_cost is None and replace(plain, tiers=(free,)).tier_cost is None
+    day = replace(plain, ranks=2, tiers=(host, free, store))
+    assert day.tier_cost == pytest.approx(6.5 * 100 * 0.01 + 2 * 2)
+    assert day.cost == pytest.approx(3.25 * 2.00 + 6.5 + 4)
+    night = replace(policy_day([]), tiers=(host, store))
+    assert night.cost == night.tier_cost == pytest.approx(2 * 2)  # the store waits for replicas that never come
 
 
 def test_instances_are_paid_for_whole() -> None:
