@@ -122,6 +122,7 @@ load_options = option_group(
     click.option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
     click.option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     click.option("--output", metavar="LENGTHS", help="Generated tokens, in the same way."),
+    click.option("--samples", type=Count(), help="Answers per prompt; the profile counts prompts [1]."),
     asks(ClassesAsked),
     with_options(options_of(Flags, "queue")),
     with_options(options_of(OpenLoop, "kind", "burstiness")),
@@ -190,7 +191,8 @@ def day_command(
             days = simulate_days(designs, progress, processes(jobs), lambda said: click.echo(f"note: {said}", err=True))
     except StoppedError:
         _interrupted(designs)
-    report = with_people(days_report(days, energy), load.people, load.profile.peak, load.response, most=True)
+    prompts = load.profile.peak / load.demand.samples
+    report = with_people(days_report(days, energy), load.people, prompts, load.response, most=True)
     lost = [one for one in designs if one.label not in [day.label for day in days]]
     stopped = lost or any(day.undone for day in days)
     return replace(report, ends=partial(_interrupted, lost)) if stopped else report
@@ -257,7 +259,7 @@ def _load(values: dict[str, Any], request: Request) -> _Load:
     if people is not None:
         people.require_one_each(response)
         profile = profile.scaled(people.rate(response))
-    return _Load(request, profile, demand, slo, people, response)
+    return _Load(request, profile.scaled(profile.peak * demand.samples), demand, slo, people, response)
 
 
 def _require_said(values: dict[str, Any], named: WorkloadSpec | None, deployment: Deployment) -> None:
@@ -466,14 +468,16 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests 
                 "prompts that share text, as in this trace, are not supported by day",
                 hint="--prompt and --output state lengths; the rates of the trace are still used",
             )
-        return replace(demand_of_trace(trace), trace=None, rate=1.0, arrivals=kind, burstiness=burstiness)
-    if not prompt or not output:
+        found = demand_of_trace(trace)
+        own, generated = found.prompt, found.output
+    elif prompt and output:
+        own, generated = parse_lengths(prompt), parse_lengths(output)
+    else:
         raise UsageError(
             "the lengths of requests are missing",
             hint="--prompt 1024 --output 256, --workload chat, or --profile-from TRACE",
         )
-    own, generated = parse_lengths(prompt), parse_lengths(output)
-    prefix, samples = shared_text(values, named), 1 if named is None else named.samples
+    prefix, samples = shared_text(values, named), values["samples"] or (1 if named is None else named.samples)
     whole, cached = sharing(own, generated, prefix, samples)
     if named is not None:
         cached = cached or round(named.cached_share * whole.average)

@@ -18,7 +18,7 @@ from inferplan.traffic.traces import Recorded, read_recorded
 
 _STATED = (
     *("profile", "profile_from", "peak", "people", "sessions_a_day", "answer_time", "think_time", "workload"),
-    *("prompt", "output", "classes", "queue", "shared_prefix", "distinct_prefixes", "turns"),
+    *("prompt", "output", "classes", "queue", "shared_prefix", "distinct_prefixes", "turns", "samples"),
 )
 """Options of a load that a log states itself."""
 

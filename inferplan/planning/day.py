@@ -561,13 +561,13 @@ def simulate_days(
 
 def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Requests:
     """The requests of the day: those of the log; or arrivals by the profile, lengths and media of the demand, or of the
-    class of each, which is drawn by the rates of the moment. Text that prompts begin with has names by blocks of so
-    many tokens. Raises ``UsageError`` without any.
+    class of each, which is drawn by the rates of the moment. Text that prompts share has names by blocks of so many
+    tokens. Raises ``UsageError`` without any.
     """
     if (recorded := asked.arrived) is not None:
         return recorded
     demand, classes = question.demand, question.demand.classes
-    if not classes and demand.prefix.turns > 1:
+    if not classes and (demand.prefix.turns > 1 or demand.samples > 1):
         return _conversations(demand, asked, block)
     arrival, step = asked.profile.placed(asked.span, demand.arrivals, demand.burstiness, asked.seed)
     if not len(arrival):
@@ -607,10 +607,11 @@ def scattered(asked: DayAsked, question: Question) -> bool:
 
 
 def _conversations(demand: Demand, asked: DayAsked, block: int) -> Requests:
-    """Conversations that begin by the profile, which has the rate of all their turns; every turn after the first comes
-    a think time after the answer before it."""
+    """Conversations that begin by the profile, which has the rate of all answers of all their turns; every turn after
+    the first comes a think time after the answer before it."""
     turns, profile = demand.prefix.turns, asked.profile
-    starts, _ = profile.scaled(profile.peak / turns).placed(asked.span, demand.arrivals, demand.burstiness, asked.seed)
+    begin = profile.scaled(profile.peak / turns / demand.samples)
+    starts, _ = begin.placed(asked.span, demand.arrivals, demand.burstiness, asked.seed)
     if not len(starts):
         raise UsageError("no conversation begins in the simulated time", hint="a longer --duration, or a higher --peak")
     traffic = Traffic(
@@ -619,6 +620,7 @@ def _conversations(demand: Demand, asked: DayAsked, block: int) -> Requests:
         output=demand.output,
         requests_count=len(starts) * turns,
         prefix=demand.prefix,
+        samples=demand.samples,
         seed=asked.seed,
     )
     return traffic.beginning(starts, block)

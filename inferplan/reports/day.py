@@ -310,6 +310,8 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         *replay_notes(day),
         *_scattered(day),
     ]
+    if (samples := day.requests.samples) > 1:
+        lines.append(f"{samples} answers per prompt, each a request here; the profile states prompts")
     if profile.source:
         lines.append(f"profile: {profile.source}")
     if profile.classes and not classes:

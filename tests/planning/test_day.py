@@ -357,6 +357,36 @@ def test_conversations_of_a_day_are_those_of_a_simulation() -> None:
         assert one.result.counts["finished"] == len(sent)
 
 
+def test_answers_of_a_prompt_in_a_day() -> None:
+    """Four answers each: a quarter of 12, 60 and 24 requests/s begin, in two minutes each. All four go to one replica,
+    where those after the first find all full blocks of the prompt but that of its last token. The static day is the
+    simulation of these requests on as many replicas, to the last bit."""
+    own = Lengths(kind="uniform", mean=256, spread=0.5)
+    whole, cached = sharing(own, SMALL["output"], SharedPrefix(), 4)
+    demand = Demand(prompt=whole, own=own, output=SMALL["output"], cached=cached, samples=4, rate=1.0)
+    short = Profile(name="short", starts=(0.0, 120.0, 240.0), rates=(12.0, 60.0, 24.0), end=360.0)
+    asked = DayAsked(profile=short, span=360.0, policies=("static", "scheduled"), cold_start=ColdStart(rest=20.0))
+    slow = replace(REQUEST, gpu="l4")
+    made = assemble(slow)
+    day = simulate_day(slow, made, replace(question("l4=2.00", ttft=1.0, tpot=0.07), demand=demand), asked)
+    static, scheduled = day.policies
+    sent = day.requests
+    assert sent.arrival is not None and sent.samples == 4
+    assert np.all(sent.arrival.reshape(-1, 4) == sent.arrival[::4, None])
+    expected = np.array([360, 1800, 720])
+    found = np.histogram(sent.arrival[::4], [0, 120, 240, 360])[0]
+    assert np.all(np.abs(found - expected) < 4 * np.sqrt(expected))
+    later = np.where(np.arange(len(sent)) % 4 > 0, (sent.prompt - 1) // 16 * 16, 0)
+    assert static.peak > 1 and len(scheduled.result.lives) > 1
+    for one in (static, scheduled):
+        cached_tokens = one.result.records.cached
+        assert [cached_tokens.get(place, 0) for place in range(len(sent))] == later.tolist()
+    fixed = replace(made, parallel=replace(made.parallel, replicas=static.scaling.first))
+    alone = simulate(fixed, sent, day.work.design.flags, Options(fleet=Fleet(routing="least-loaded"), trim=False))
+    for name in ("arrival", "first", "finish"):
+        assert np.array_equal(getattr(static.result.records, name), getattr(alone.records, name)), name
+
+
 def test_sticky_routing_needs_conversations() -> None:
     asked = DayAsked(profile=FLAT, span=60.0, policies=("static",), routing="sticky")
     with pytest.raises(UsageError, match="needs conversations"):

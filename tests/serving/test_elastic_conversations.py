@@ -62,8 +62,8 @@ class Servers:
         self.taking = [one for one in self.taking if one not in gone]
         return ready
 
-    def serve(self, time: float, conversation: int) -> float:
-        """Gives when a request is done."""
+    def serve(self, time: float, conversation: int, answers: int = 1) -> list[float]:
+        """Gives when the answers of a request are done."""
         server = self.of.get(conversation) if self.routing == "sticky" else None
         if self.routing == "least-loaded":
             server = min(self.taking, key=lambda one: (sum(end > time for end in self.ends[one]), one))
@@ -71,8 +71,9 @@ class Servers:
             server = self.taking[self.turn % len(self.taking)]
             self.turn += 1
         self.of[conversation] = server
-        self.ends[server].append(max([time, *self.ends[server][-1:]]) + TAKES)
-        return self.ends[server][-1]
+        for _ in range(answers):
+            self.ends[server].append(max([time, *self.ends[server][-1:]]) + TAKES)
+        return self.ends[server][-answers:]
 
 
 def replayed(sent: Requests, routing: str) -> dict[int, tuple[float, float]]:
@@ -90,7 +91,7 @@ def replayed(sent: Requests, routing: str) -> dict[int, tuple[float, float]]:
         elif what == "ready":
             servers.taking += [which] if which in servers.there else []
         else:
-            end = servers.serve(time, which // TURNS)
+            (end,) = servers.serve(time, which // TURNS)
             found[which] = time, end
             if which % TURNS < TURNS - 1:
                 heapq.heappush(events, (end + float(sent.think[which + 1]), "sent", which + 1))
@@ -109,6 +110,30 @@ def test_every_turn_is_sent_and_done_when_a_replay_says(routing: Routing) -> Non
         assert np.array(found) == pytest.approx(np.array(expected), rel=CLOSE, abs=0.05)
         last = max(time for time, _ in found)
         assert last > 420.0 and len(run.lives) == 6  # two more at 60 s, three left at 230 s, two more at 300 s
+
+
+def test_answers_of_a_prompt_go_where_a_replay_says() -> None:
+    """Three answers each: all go to the server that has fewest as they are sent, one after another."""
+    for seed in range(3):
+        times = np.sort(np.random.default_rng(seed).random(COUNT) * 500)
+        each = np.repeat(times, 3)
+        sent = Requests(prompt=np.full(len(each), 30), output=np.full(len(each), 3), arrival=each, samples=3)
+        fleet = Fleet(routing="least-loaded", scaling=Schedule(changes=CHANGES, cold_start=COLD))
+        run = simulate(plain(slots=1), sent, Flags(max_num_seqs=1), Options(fleet=fleet))
+        servers = Servers("least-loaded")
+        events = [(at, 0, count) for at, count in CHANGES[1:]] + [(at, 2, 0) for at in times.tolist()]
+        heapq.heapify(events)
+        expected = []
+        while events:
+            time, what, which = heapq.heappop(events)
+            if what == 0:
+                for at, server in servers.change(time, which):
+                    heapq.heappush(events, (at, 1, server))
+            elif what == 1:
+                servers.taking += [which] if which in servers.there else []
+            else:
+                expected += servers.serve(time, which, 3)
+        assert np.asarray(run.records.finish) == pytest.approx(np.array(expected), rel=CLOSE, abs=0.05)
 
 
 NEVER = Reactive(target=1.0, first=3, cold_start=30.0, least=3, most=4, tolerance=1e9)
@@ -154,21 +179,29 @@ def test_replicas_are_taken_away_only_while_somebody_comes() -> None:
     assert sum(life.left == inf for life in run.lives) == 2
 
 
-def test_conversations_begin_at_the_times_that_are_given() -> None:
+@for_each("samples", [1, 3])
+def test_conversations_begin_at_the_times_that_are_given(samples: int) -> None:
     recipe = Traffic(
         arrivals=OpenLoop(rate=2.0),
         prompt=parse_lengths("lognormal:256:0.8"),
         output=parse_lengths("32"),
         requests_count=40,
+        samples=samples,
         prefix=SharedPrefix(tokens=100, distinct=3, turns=4, think=ThinkTime(mean=5.0)),
     )
     starts = np.sort(np.random.default_rng(3).random(10) * 20)
     given = recipe.beginning(starts, 16)
     assert given.arrival is not None and given.hashes is not None and given.follows is not None
-    assert sorted(given.arrival[given.follows < 0].tolist()) == sorted(starts.tolist())
-    assert len(given) == 40 and [len(one) for one in given.hashes] == [
+    assert sorted(given.arrival[given.follows < 0].tolist()) == sorted(np.repeat(starts, samples).tolist())
+    assert len(given) == 40 * samples and [len(one) for one in given.hashes] == [
         (prompt + output - 1) // 16 for prompt, output in zip(given.prompt.tolist(), given.output.tolist())
     ]
     for request, before in enumerate(given.follows.tolist()):
         if before >= 0:  # a turn begins with all the blocks of the one before it
             assert given.hashes[request][: len(given.hashes[before])] == given.hashes[before]
+    for first in range(0, len(given), samples):  # answers of a prompt have its blocks alone in common, when they begin
+        prompt = int(given.prompt[first]) // 16
+        names = given.hashes[first : first + samples]
+        shared = 100 // 16 if given.follows[first] >= 0 else prompt
+        assert len({one[:shared] for one in names}) == 1
+        assert len({name for one in names for name in one[prompt:]}) == sum(len(one) - prompt for one in names)
