@@ -294,7 +294,7 @@ def _scattered(day: Day) -> list[str]:
 
 
 def _notes(day: Day, priced: Sequence[str]) -> list[str]:
-    asked, replica, profile = day.asked, day.work.design, day.asked.profile
+    asked, replica = day.asked, day.work.design
     sizing, percentile, classes = day.question.sizing, day.question.slo.percentile, day.question.demand.classes
     of = " of the most demanding mix" if len(day.work.mixes) > 1 else ""
     why = f" ({BOTTLENECKS[replica.broken]} breaks first)" if replica.broken in BOTTLENECKS else ""
@@ -310,12 +310,7 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         *replay_notes(day),
         *_scattered(day),
     ]
-    if (samples := day.requests.samples) > 1:
-        lines.append(f"{samples} answers per prompt, each a request here; the profile states prompts")
-    if profile.source:
-        lines.append(f"profile: {profile.source}")
-    if profile.classes and not classes:
-        lines.append(f"the rates of {', '.join(profile.classes)} are added: all have the lengths stated here")
+    lines += _profile_notes(day)
     if asked.cold_start is not None:
         start = asked.cold_start
         read = f"{format_bytes(start.weights)} of weights at {format_bytes(start.rate)}/s, and "
@@ -353,6 +348,21 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
     lines += filter(None, [outside_band(_rests_on(day))])
     lines += day.tariff.bill(1).remarks
     return [*lines, *day.question.prices.remarks(priced or [replica.deployment.hardware.name])]
+
+
+def _profile_notes(day: Day) -> list[str]:
+    """What a profile counts, and where it is from."""
+    profile, lines = day.asked.profile, list[str]()
+    if (sessions := day.requests.sessions) is not None:
+        calls = len(day.requests) / len(sessions)
+        lines.append(f"{len(sessions):,} sessions of {calls:.3g} calls; the profile counts calls, each a request here")
+    if (samples := day.requests.samples) > 1:
+        lines.append(f"{samples} answers per prompt, each a request here; the profile states prompts")
+    if profile.source:
+        lines.append(f"profile: {profile.source}")
+    if profile.classes and not day.question.demand.classes:
+        lines.append(f"the rates of {', '.join(profile.classes)} are added: all have the lengths stated here")
+    return lines
 
 
 def _tier_notes(asked: DayAsked) -> list[str]:
