@@ -162,7 +162,6 @@ _PASSED_OVER = "no engine states how it treats a class whose requests are passed
 _PLAIN_BATCH = "it is known of a plain batch"
 _STEADY = "replicas of one pool are lost under a steady load, and as many bought as that takes"
 _PLAIN = "requests are text that shares nothing"
-_APART = "each request is sent at a time of its own"
 _ONE_PASS = "an encoder reads the whole prompt in one pass"
 _LATE_ONES = "a replica that is ordered has an empty cache, and as this routing is modelled it never gets a request"
 _ONE_POOL = "it is known of one pool, for requests that share nothing"
@@ -233,7 +232,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("sessions", "classes", "simulate", "each says of every request who sends it, how long it is and when", _LEAVE),
     ("sessions", "samples", "simulate", "the answer that an agent continues from is not stated", _LEAVE),
     ("sessions", "budgets", "plan", "calls of sessions are drawn with their thoughts", "one --thinking-budget"),
-    ("sessions", "elastic unlike", "simulate", _AHEAD, "inferplan simulate or plan, of replicas that stay, all alike"),
+    ("sessions", "unlike", "simulate", _AHEAD, "inferplan simulate or plan, of replicas that stay, all alike"),
     ("patience", "static-batches", "simulate", _MID_STEP, _NO_CANCEL),
     # what keeps a cache
     ("tiers", "kv-offload", "simulate", "KV offload is a cache tier too", _AS_TIER),
@@ -266,8 +265,6 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("page", "budgets", "plan", "a page takes one budget of thought", "one --thinking-budget, or no --report"),
     # replicas
     ("unlike", "shared-text turns samples media", "fleet", _PLAIN, _LENGTHS),
-    ("elastic", "samples", "day", _APART, _LENGTHS),
-    ("elastic", "sessions", "day", _AHEAD, "a trace of requests, or inferplan simulate --sessions"),
     ("elastic", "replicas", "day", "the policies say how many there are", "--min-replicas and --max-replicas"),
     ("cadence", "pipelines", "estimate simulate plan", "its count of batches in flight is not known", _LEAVE),
     ("cadence", "pools", "simulate plan", "no server of such pools both computes prompts and decodes", _LEAVE),

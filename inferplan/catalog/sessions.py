@@ -220,12 +220,28 @@ def asked_sessions(
     refuse_beside(values, (*beside, *_SIMULATED))
     if (asked.rate is None) == (closed is None):
         raise UsageError("sessions need one kind of load", hint=_begun(values, " for that many at a time"))
+    return _traffic(asked, values, closed or _loop(asked, values))
+
+
+def sessions_of_profile(values: Mapping[str, Any]) -> SessionTraffic | None:
+    """The sessions that are asked for, which begin when a profile says; ``None`` without ``--sessions``. Raises
+    ``UsageError``."""
+    asked = question_of(SessionsAsked, values)
+    if asked.sessions is None:
+        return None
+    refuse_beside(values, _SIMULATED)
+    return _traffic(asked, values, _loop(replace(asked, rate=1.0), values))
+
+
+def _traffic(asked: SessionsAsked, values: Mapping[str, Any], arrivals: ClosedLoop | OpenLoop) -> SessionTraffic:
+    """The sessions of the file that is named."""
+    assert asked.sessions is not None
     found, thoughts = load_sessions(asked.sessions), question_if_asked(ThoughtsAsked, values)
     return SessionTraffic(
         kinds=found.kinds,
-        arrivals=closed or _loop(asked, values),
+        arrivals=arrivals,
         sessions_count=asked.count,
-        seed=values.get("seed", 0),
+        seed=values.get("seed") or 0,
         name=found.name,
         usual=found.slo,
         thoughts=None if thoughts is None else outputs_of(thoughts, Lengths()),

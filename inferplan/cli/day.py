@@ -17,7 +17,7 @@ from inferplan.catalog.energy import EnergyOfDay
 from inferplan.catalog.people import PeopleAsked
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.catalog.profiles import load_profile
-from inferplan.catalog.sessions import people_of
+from inferplan.catalog.sessions import SessionsAsked, people_of, sessions_of_profile
 from inferplan.catalog.workloads import (
     WorkloadSpec,
     asked_arrivals,
@@ -41,13 +41,14 @@ from inferplan.cli.options import (
     usual_engines,
     without,
 )
-from inferplan.cli.replay import Replayed, replay_of, replay_options
+from inferplan.cli.replay import Replayed, replay_of, replay_options, require_times
 from inferplan.cli.restarts import cold_start_of
 from inferplan.compiled import state
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
 from inferplan.fields import first_given, option_values, question_if_asked
+from inferplan.planning.agents import demand_of_sessions
 from inferplan.planning.asked import SizingAsked
 from inferplan.planning.carried import with_media
 from inferplan.planning.confidence import MIDDLE, USUAL
@@ -81,6 +82,7 @@ from inferplan.traffic.people import People
 from inferplan.traffic.profile import DAY, Profile, profile_of, require_classes
 from inferplan.traffic.request_log import Log, fold_days, read_log, way_of
 from inferplan.traffic.requests import OpenLoop, Requests, SharedPrefix, Slo, parse_lengths
+from inferplan.traffic.sessions import SessionTraffic
 
 _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (("target", "interval", "tolerance", "stabilisation"), frozenset({"reactive"})),
@@ -125,6 +127,8 @@ load_options = option_group(
     click.option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
     click.option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     click.option("--output", metavar="LENGTHS", help="Generated tokens, in the same way."),
+    click.option("--samples", type=Count(), help="Answers per prompt; the profile counts prompts [1]."),
+    with_options(options_of(SessionsAsked, "sessions")),
     asks(ClassesAsked),
     with_options(options_of(Flags, "queue")),
     with_options(options_of(OpenLoop, "kind", "burstiness")),
@@ -198,7 +202,8 @@ def day_command(
             days = simulate_days(designs, progress, processes(jobs), lambda said: click.echo(f"note: {said}", err=True))
     except StoppedError:
         _interrupted(designs)
-    report = with_people(days_report(days, energy), load.people, load.profile.peak, load.response, most=True)
+    prompts = load.profile.peak / load.demand.samples
+    report = with_people(days_report(days, energy), load.people, prompts, load.response, most=True)
     lost = [one for one in designs if one.label not in [day.label for day in days]]
     stopped = lost or any(day.undone for day in days)
     return replace(report, ends=partial(_interrupted, lost)) if stopped else report
@@ -238,7 +243,9 @@ def _load(values: dict[str, Any], request: Request) -> _Load:
     log = read_log(Path(values["profile_from"])) if values["profile_from"] else None
     trace = traces.read_trace(Path(values["profile_from"])) if values["profile_from"] and log is None else None
     if trace is not None:
+        require_times(trace)
         require_together("day", trace.features | {"elastic"})
+    sessions = sessions_of_profile(values)
     named = load_workload(values["workload"]) if values["workload"] else None
     _require_said(values, named, deployment)
     people = people_of(values, named)
@@ -256,6 +263,8 @@ def _load(values: dict[str, Any], request: Request) -> _Load:
     profile, mix = _with_classes(_profile(values, trace, log), values)
     if mix.classes:
         demand, slo = _of_classes(mix, values), screened_by(mix.classes)
+    elif sessions is not None:
+        demand, slo = demand_of_sessions(sessions), _limits(values, sessions)
     else:
         demand = _demand(_answering(values, named, deployment), named, trace)
         slo = asked_limits(values, named, Slo(percentile=95.0))
@@ -265,7 +274,13 @@ def _load(values: dict[str, Any], request: Request) -> _Load:
     if people is not None:
         people.require_one_each(response)
         profile = profile.scaled(people.rate(response))
-    return _Load(request, profile, demand, slo, people, response)
+    return _Load(request, profile.scaled(profile.peak * demand.samples), demand, slo, people, response)
+
+
+def _limits(values: dict[str, Any], sessions: SessionTraffic) -> Slo:
+    """The limits of the calls of sessions: those that are stated, else those of their file."""
+    stated = asked_limits(values, None, Slo(percentile=95.0))
+    return stated if stated.limits or sessions.usual is None else asked_limits(values, None, sessions.usual)
 
 
 def _require_said(values: dict[str, Any], named: WorkloadSpec | None, deployment: Deployment) -> None:
@@ -273,7 +288,7 @@ def _require_said(values: dict[str, Any], named: WorkloadSpec | None, deployment
     traced = values["profile_from"] is not None
     whole = "--profile burstgpt-conv" + ("" if values["peak"] else " --peak 2")
     lacks = [] if traced or values["profile"] else [Lack("a profile of its load", whole)]
-    if not values["classes"]:
+    if not values["classes"] and not values["sessions"]:
         lacks += lacks_of_load(deployment.model.name, values, named, traced)
     changing = set(option_values(DayAsked, values).get("policies", POLICIES)) != {"static"}
     lost = question_if_asked(FailuresAsked, values) or question_if_asked(LossesAsked, values)
@@ -474,14 +489,16 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests 
                 "prompts that share text, as in this trace, are not supported by day",
                 hint="--prompt and --output state lengths; the rates of the trace are still used",
             )
-        return replace(demand_of_trace(trace), trace=None, rate=1.0, arrivals=kind, burstiness=burstiness)
-    if not prompt or not output:
+        found = demand_of_trace(trace)
+        own, generated = found.prompt, found.output
+    elif prompt and output:
+        own, generated = parse_lengths(prompt), parse_lengths(output)
+    else:
         raise UsageError(
             "the lengths of requests are missing",
             hint="--prompt 1024 --output 256, --workload chat, or --profile-from TRACE",
         )
-    own, generated = parse_lengths(prompt), parse_lengths(output)
-    prefix, samples = shared_text(values, named), 1 if named is None else named.samples
+    prefix, samples = shared_text(values, named), values["samples"] or (1 if named is None else named.samples)
     whole, cached = sharing(own, generated, prefix, samples)
     if named is not None:
         cached = cached or round(named.cached_share * whole.average)

@@ -14,11 +14,12 @@ from inferplan.errors import UsageError
 from inferplan.features import require_together
 from inferplan.traffic.profile import Profile, profile_of
 from inferplan.traffic.request_log import Log, fold_days, read_replicas, way_of
+from inferplan.traffic.requests import Requests
 from inferplan.traffic.traces import Recorded, read_recorded
 
 _STATED = (
     *("profile", "profile_from", "peak", "people", "sessions_a_day", "answer_time", "think_time", "workload"),
-    *("prompt", "output", "classes", "queue", "shared_prefix", "distinct_prefixes", "turns"),
+    *("prompt", "output", "classes", "queue", "shared_prefix", "distinct_prefixes", "turns", "samples", "sessions"),
 )
 """Options of a load that a log states itself."""
 
@@ -71,6 +72,7 @@ def replay_of(values: Mapping[str, Any]) -> Replayed | None:
     if source("seed") is click.core.ParameterSource.COMMANDLINE and values["preemptions"] is None:
         raise UsageError("--seed changes nothing of a log that is replayed", hint="leave it out")
     log = read_recorded(Path(path))
+    require_times(log.requests)
     require_together("day", log.requests.features | {"elastic"})
     if log.requests.arrival is None or np.any(np.isnan(log.requests.arrival)):
         raise UsageError("a log that is replayed has arrival times", hint="a column arrival_s or timestamp")
@@ -80,6 +82,16 @@ def replay_of(values: Mapping[str, Any]) -> Replayed | None:
         ran=() if replicas is None else read_replicas(Path(replicas), log.began, log.dated),
         timetable=_timetable(values["fold"], log, path),
     )
+
+
+def require_times(trace: Requests) -> None:
+    """Raise ``UsageError`` for sessions of a trace, whose calls have no times."""
+    if trace.sessions is not None:
+        raise UsageError(
+            "a day needs the times of requests, and a trace of agents has those of its sessions",
+            because="their calls follow answers",
+            hint="--profile 00:00=2,08:00=9 with --sessions FILE for such sessions",
+        )
 
 
 def _timetable(way: str | None, log: Recorded, path: str) -> Profile | None:

@@ -27,9 +27,8 @@ def demand_of_sessions(traffic: SessionTraffic) -> Demand:
     prefix cache that forgets nothing finds of a mean prompt.
     """
     assert isinstance(traffic.arrivals, OpenLoop)
-    sample = _sample(traffic)
-    rate = traffic.arrivals.rate * len(sample) / SAMPLE_SESSIONS
-    return Demand(**_lengths(sample), rate=rate, sessions=traffic, chat=True)
+    rate = traffic.arrivals.rate * calls_of(traffic)
+    return Demand(**_lengths(_sample(traffic)), rate=rate, sessions=traffic, chat=True)
 
 
 def demand_of_agents(trace: Requests) -> Demand:
@@ -42,6 +41,11 @@ def demand_of_agents(trace: Requests) -> Demand:
     if span <= 0:
         raise UsageError("a plan needs a trace of two sessions or more that begin at different times")
     return Demand(**_lengths(trace), rate=len(trace) * (1 - 1 / len(starts)) / span, trace=trace, chat=True)
+
+
+def calls_of(traffic: SessionTraffic) -> float:
+    """Calls of a mean session."""
+    return len(_sample(traffic)) / SAMPLE_SESSIONS
 
 
 @lru_cache(maxsize=4)
@@ -80,7 +84,7 @@ def session_seconds(traffic: SessionTraffic, request: float) -> float:
 def sessions_of(traffic: SessionTraffic, rate: float, fewest: int, request: float) -> Requests:
     """At least ``fewest`` calls of sessions that make ``rate`` calls a second, over many times of one session; a call
     takes about ``request`` seconds."""
-    calls = len(_sample(traffic)) / SAMPLE_SESSIONS
+    calls = calls_of(traffic)
     assert isinstance(traffic.arrivals, OpenLoop)
     begin = rate / calls
     count = ceil(max(fewest / calls, _DURATIONS * begin * session_seconds(traffic, float(f"{request:.2g}"))))

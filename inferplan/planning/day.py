@@ -28,6 +28,7 @@ from inferplan.features import require_together
 from inferplan.fields import Quantity, Real, Text, Topic, Whole, Words, ask, need, part
 from inferplan.lists import parse_values
 from inferplan.mapped import Spool, spool_for
+from inferplan.planning.agents import calls_of
 from inferplan.planning.confidence import AS_PREDICTED
 from inferplan.planning.day_work import DayWork, work_of
 from inferplan.planning.demand import Demand, require_turns
@@ -47,8 +48,9 @@ from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import require_conversations, simulate
-from inferplan.serving.techniques.tiers import CacheTier
+from inferplan.serving.techniques.tiers import CacheTier, require_currency
 from inferplan.traffic.block_names import Streams
+from inferplan.traffic.conversations import Floats
 from inferplan.traffic.profile import DAY, Profile
 from inferplan.traffic.requests import MOST_REQUESTS, OpenLoop, Requests, Traffic, TrafficClass, drawn_of
 from inferplan.traffic.traces import Recorded
@@ -125,7 +127,7 @@ class DayAsked:
     times of the day, of every policy. minimum_bill: seconds that a replica is paid for at least. replay: the log whose
     requests come as they came, in the place of those that are drawn; ``profile`` has its rates. ran: seconds, and the
     replicas that took requests from then on. timetable: rates that ``scheduled`` goes by where they are not those of
-    the profile. tiers: below the caches of the replicas, without a price.
+    the profile. tiers: below the caches of the replicas.
     """
 
     profile: Profile
@@ -160,8 +162,6 @@ class DayAsked:
 
     def __post_init__(self) -> None:
         require_some(self.least, self.most)
-        if priced := [tier.name for tier in self.tiers if tier.price is not None]:
-            raise UsageError(f"the bill of a day has no cache tiers, and {priced[0]} has a price", hint="leave it out")
         if not self.policies:
             raise UsageError("no policy is named", hint=f"--policy {','.join(POLICIES)}")
         lost = self.losses is not None or self.failures is not None
@@ -204,8 +204,6 @@ class PolicyDay(Paid):
     policy: Policy
     scaling: Scaling
     result: SimulationResult
-    span: float
-    tariff: Tariff
     work: float
     """Seconds of replicas within the limits that the requests take."""
     minimum_bill: float = 0.0
@@ -247,9 +245,11 @@ class PolicyDay(Paid):
 
     @cached_property
     def late(self) -> BoolArray:
-        """Which requests miss a limit, of their class where there are some; those that never finish are among them."""
-        records = self.result.records
-        done, kept = records.outcome == FINISHED, np.zeros(len(records.prompt), dtype=bool)
+        """Which of the requests that were sent miss a limit, of their class where there are some; those that never
+        finish are among them."""
+        records, sent = self.result.records, self.result.counted
+        done = records.outcome[sent] == FINISHED
+        kept = np.zeros(len(done), dtype=bool)
         if records.of is None:
             kept[done] = np.concatenate([piece.attained for piece in pieces(self.result)])
         of = np.zeros(0) if records.of is None else np.asarray(records.of)
@@ -307,7 +307,15 @@ class Day:
         if asked.replay is None:
             return None
         log = asked.replay.first(asked.span)
-        found = Happened(log=log, ran=asked.ran, span=asked.span, slo=self.question.slo, tariff=self.tariff)
+        found = Happened(
+            log=log,
+            ran=asked.ran,
+            slo=self.question.slo,
+            span=asked.span,
+            tariff=self.tariff,
+            ranks=self.work.design.deployment.parallel.ranks,
+            tiers=asked.tiers,
+        )
         return found if found.known else None
 
     @cached_property
@@ -354,7 +362,7 @@ class DayEnergy:
     @cached_property
     def hours(self) -> list[tuple[float, float]]:
         """Of every hour what the devices draw for being on and what they work, in joules of the devices alone."""
-        deployment, requests = self.day.work.design.deployment, len(self.day.requests)
+        deployment, requests = self.day.work.design.deployment, len(self.policy.late)
         running, worked = self.steps
         standing = standing_watts(deployment.hardware) * deployment.parallel.ranks
         found = []
@@ -471,6 +479,8 @@ class DayDesign:
                 result=result,
                 span=self.asked.span,
                 tariff=self.tariff,
+                ranks=self.deployment.parallel.ranks,
+                tiers=self.asked.tiers,
                 work=taken,
                 minimum_bill=self.asked.minimum_bill,
             )
@@ -518,6 +528,7 @@ def simulate_days(
     for one in designs:
         require_together("day", one.deployment.features | one.question.features | {"elastic"})
         _ = one.tariff  # an error without a price, before the day
+        require_currency(one.asked.tiers, one.question.prices.currency)
         _require_short(one.question.demand, one.asked.span, one.deployment.model.max_context)
     first = designs[0]
     requests = day_requests(first.question, first.asked, first.deployment.engine.defaults.block_size)
@@ -554,13 +565,15 @@ def simulate_days(
 
 def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Requests:
     """The requests of the day: those of the log; or arrivals by the profile, lengths and media of the demand, or of the
-    class of each, which is drawn by the rates of the moment. Text that prompts begin with has names by blocks of so
-    many tokens. Raises ``UsageError`` without any.
+    class of each, which is drawn by the rates of the moment; or sessions that begin by it. Text that prompts share has
+    names by blocks of so many tokens. Raises ``UsageError`` without any.
     """
     if (recorded := asked.arrived) is not None:
         return recorded
     demand, classes = question.demand, question.demand.classes
-    if not classes and demand.prefix.turns > 1:
+    if demand.sessions is not None:
+        return replace(demand.sessions, seed=asked.seed).beginning(_begins(demand, asked, calls_of(demand.sessions)))
+    if not classes and (demand.prefix.turns > 1 or demand.samples > 1):
         return _conversations(demand, asked, block)
     arrival, step = asked.profile.placed(asked.span, demand.arrivals, demand.burstiness, asked.seed)
     if not len(arrival):
@@ -596,25 +609,33 @@ def _require_short(demand: Demand, span: float, context: int | None) -> None:
 def scattered(asked: DayAsked, question: Question) -> bool:
     """Whether later turns of conversations go to any replica, and find little of what the others keep."""
     kept = asked.routing == "sticky" or any(tier.shared for tier in asked.tiers)
-    return question.demand.prefix.turns > 1 and not kept
+    return (question.demand.prefix.turns > 1 or question.demand.of_sessions) and not kept
 
 
 def _conversations(demand: Demand, asked: DayAsked, block: int) -> Requests:
-    """Conversations that begin by the profile, which has the rate of all their turns; every turn after the first comes
-    a think time after the answer before it."""
-    turns, profile = demand.prefix.turns, asked.profile
-    starts, _ = profile.scaled(profile.peak / turns).placed(asked.span, demand.arrivals, demand.burstiness, asked.seed)
-    if not len(starts):
-        raise UsageError("no conversation begins in the simulated time", hint="a longer --duration, or a higher --peak")
+    """Conversations that begin by the profile, which has the rate of all answers of all their turns; every turn after
+    the first comes a think time after the answer before it."""
+    turns = demand.prefix.turns
+    starts = _begins(demand, asked, turns * demand.samples)
     traffic = Traffic(
         arrivals=OpenLoop(rate=1.0),
         prompt=demand.prompt if demand.own is None else demand.own,
         output=demand.output,
         requests_count=len(starts) * turns,
         prefix=demand.prefix,
+        samples=demand.samples,
         seed=asked.seed,
     )
     return traffic.beginning(starts, block)
+
+
+def _begins(demand: Demand, asked: DayAsked, requests: float) -> Floats:
+    """When conversations, or sessions, of so many requests begin: the profile has the rate of requests."""
+    begin = asked.profile.scaled(asked.profile.peak / requests)
+    starts, _ = begin.placed(asked.span, demand.arrivals, demand.burstiness, asked.seed)
+    if not len(starts):
+        raise UsageError("no conversation begins in the simulated time", hint="a longer --duration, or a higher --peak")
+    return starts
 
 
 def replicas_for(load: float, asked: DayAsked, question: Question) -> int:

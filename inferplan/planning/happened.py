@@ -7,7 +7,6 @@ from functools import cached_property
 
 import numpy as np
 
-from inferplan.catalog.bills import Tariff
 from inferplan.planning.paid import Paid
 from inferplan.serving.class_results import percentile_with_lost
 from inferplan.traffic.requests import Slo
@@ -23,9 +22,7 @@ class Happened(Paid):
 
     log: Recorded
     ran: tuple[tuple[float, int], ...]
-    span: float
     slo: Slo
-    tariff: Tariff
 
     @property
     def known(self) -> bool:

@@ -23,7 +23,14 @@ from inferplan.planning.option import Sizing, Stream
 from inferplan.planning.space import Space
 from inferplan.serving.batch_means import batch_size
 from inferplan.serving.routing import Routing
-from inferplan.serving.techniques.tiers import FORM, CacheTier, nothing_shared, parse_sizes, require_tiers
+from inferplan.serving.techniques.tiers import (
+    FORM,
+    CacheTier,
+    nothing_shared,
+    parse_sizes,
+    require_currency,
+    require_tiers,
+)
 from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import Slo
 
@@ -186,13 +193,7 @@ class Question:
             raise nothing_shared(" with a given hit rate" if demand.cached else "")
         for chain in self.chains:
             require_tiers(chain)
-        own = self.prices.currency
-        currencies = {tier.price.currency for chain in self.chains for tier in chain if tier.price is not None} - {own}
-        if currencies:
-            raise UsageError(
-                f"the price of a cache tier is in {', '.join(sorted(currencies))} and those of GPUs are in {own}",
-                hint=f"a price in {own}, or --currency {min(currencies)}",
-            )
+        require_currency([tier for chain in self.chains for tier in chain], self.prices.currency)
 
 
 @dataclass(frozen=True, kw_only=True)

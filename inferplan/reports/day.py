@@ -37,6 +37,7 @@ from inferplan.reports.replay import (
     missed_share,
     moment,
     replay_notes,
+    tiers_figure,
     with_designs,
 )
 from inferplan.serving.autoscaling import Reactive
@@ -197,7 +198,7 @@ def _cold_start(day: Day) -> dict[str, Any] | None:
 def _row(day: Day, one: PolicyDay, beside: PolicyDay | None = None) -> list[Figure]:
     """One policy; GPU-hours and cost are of a day, whatever the span. beside: the one that it saves against, of another
     design."""
-    slo, ranks = day.question.slo, day.work.design.deployment.parallel.ranks
+    slo = day.question.slo
     first, classes, spot = beside or day.policies[0], class_records(one), day.asked.losses is not None
     shared = day.requests.hashes is not None
     meets = all(of["meets"] is not False for of in classes) if classes else meets_percentile(one.missed, slo)
@@ -205,9 +206,10 @@ def _row(day: Day, one: PolicyDay, beside: PolicyDay | None = None) -> list[Figu
     return [
         Figure("policy", one.policy, "policy", left=True),
         Figure("peak_replicas", one.peak, "peak replicas"),
-        Figure("gpu_hours", one.replica_hours * ranks * day.days, "GPU-hours", ",.1f"),
+        Figure("gpu_hours", one.device_hours * day.days, "GPU-hours", ",.1f"),
         Figure("cost_per_day", one.cost * day.days, f"{day.tariff.currency} per day", ",.2f"),
         Figure("currency", day.tariff.currency),
+        tiers_figure(day, one),
         Figure("saving", saving, "saving", ".1%", text="" if one is first else None, absent=""),
         Figure("missed", one.missed, "miss", text=f"{one.missed:.2%}{'' if meets else ' !'}"),
         Figure("meets", meets),
@@ -302,7 +304,7 @@ def _scattered(day: Day) -> list[str]:
 
 
 def _notes(day: Day, priced: Sequence[str]) -> list[str]:
-    asked, replica, profile = day.asked, day.work.design, day.asked.profile
+    asked, replica = day.asked, day.work.design
     sizing, percentile, classes = day.question.sizing, day.question.slo.percentile, day.question.demand.classes
     of = " of the most demanding mix" if len(day.work.mixes) > 1 else ""
     why = f" ({BOTTLENECKS[replica.broken]} breaks first)" if replica.broken in BOTTLENECKS else ""
@@ -318,10 +320,7 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         *replay_notes(day),
         *_scattered(day),
     ]
-    if profile.source:
-        lines.append(f"profile: {profile.source}")
-    if profile.classes and not classes:
-        lines.append(f"the rates of {', '.join(profile.classes)} are added: all have the lengths stated here")
+    lines += _profile_notes(day)
     if asked.cold_start is not None:
         start = asked.cold_start
         read = f"{format_bytes(start.weights)} of weights at {format_bytes(start.rate)}/s, and "
@@ -354,10 +353,35 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         lines.append(f"! more than {100 - percentile:g} % of the requests miss a limit")
     least = f", at least {asked.minimum_bill:g} s" if asked.minimum_bill else ""
     lines.append(f"a replica is billed from its order until its last request is done, by the second{least}")
+    lines += _tier_notes(asked)
     lines += error_notes(_served(day), "a service whose replicas come and go")
     lines += filter(None, [outside_band(_rests_on(day))])
     lines += day.tariff.bill(1).remarks
     return [*lines, *day.question.prices.remarks(priced or [replica.deployment.hardware.name])]
+
+
+def _profile_notes(day: Day) -> list[str]:
+    """What a profile counts, and where it is from."""
+    profile, lines = day.asked.profile, list[str]()
+    if (sessions := day.requests.sessions) is not None:
+        calls = len(day.requests) / len(sessions)
+        lines.append(f"{len(sessions):,} sessions of {calls:.3g} calls; the profile counts calls, each a request here")
+    if (samples := day.requests.samples) > 1:
+        lines.append(f"{samples} answers per prompt, each a request here; the profile states prompts")
+    if profile.source:
+        lines.append(f"profile: {profile.source}")
+    if profile.classes and not day.question.demand.classes:
+        lines.append(f"the rates of {', '.join(profile.classes)} are added: all have the lengths stated here")
+    return lines
+
+
+def _tier_notes(asked: DayAsked) -> list[str]:
+    """How tiers are paid for."""
+    if not asked.tiers:
+        return []
+    free = [tier.name for tier in asked.tiers if tier.price is None]
+    lacks = f"; not priced: {', '.join(free)}" if free else ""
+    return [f"a cache tier is billed with its replica, a shared one all day{lacks}"]
 
 
 def _loss_notes(asked: DayAsked) -> list[str]:

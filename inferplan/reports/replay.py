@@ -13,6 +13,7 @@ import numpy as np
 from inferplan.figures import Figure, record, short_time, side_by_side, text
 from inferplan.planning.day import Day, PolicyDay
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
+from inferplan.planning.paid import Paid
 from inferplan.reports.simulation import named_blocks
 from inferplan.serving.class_results import METRICS
 from inferplan.table import Report, Table
@@ -46,10 +47,9 @@ def happened_rows(day: Day) -> list[list[Figure]]:
     row = [
         text("policy", "as it was", left=True),
         Figure("peak_replicas", found.peak if ran else None, "peak replicas", absent=""),
-        Figure(
-            "gpu_hours", found.replica_hours * _ranks(day) * day.days if ran else None, "GPU-hours", ",.1f", absent=""
-        ),
+        Figure("gpu_hours", found.device_hours * day.days if ran else None, "GPU-hours", ",.1f", absent=""),
         Figure("cost_per_day", cost, f"{day.tariff.currency} per day", ",.2f", absent=""),
+        tiers_figure(day, found if ran else None),
         text("saving", ""),
         Figure("missed", missed, "miss", text=late),
         text("hits", "", seen=day.requests.hashes is not None),
@@ -71,8 +71,11 @@ def happened_rows(day: Day) -> list[list[Figure]]:
     return [row]
 
 
-def _ranks(day: Day) -> int:
-    return day.work.design.deployment.parallel.ranks
+def tiers_figure(day: Day, one: Paid | None) -> Figure:
+    """What of a cost is that of cache tiers."""
+    cost = None if one is None or one.tier_cost is None else one.tier_cost * day.days
+    priced = any(tier.price is not None for tier in day.asked.tiers)
+    return Figure("cache_tiers_per_day", cost, "of it tiers", ",.2f", seen=priced, absent="")
 
 
 def happened_record(day: Day) -> dict[str, Any] | None:

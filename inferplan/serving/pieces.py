@@ -19,13 +19,15 @@ _SHIFT, _BINS = 48, 1 << 16
 
 
 def pieces(run: SimulationResult) -> Iterator[SimulationResult]:
-    """The requests of an open loop of which all count, as runs of their own, in order; nothing is said of steps."""
-    count = len(run.records.prompt)
+    """The requests of an open loop of which all count that are sent, as runs of their own, in order; nothing is said of
+    steps."""
+    count = run.counted.stop
     if count <= PIECE:
         yield run
         return
     for first in range(0, count, PIECE):
-        yield replace(run, records=run.records.only(slice(first, first + PIECE)), meters=())
+        some = slice(first, min(first + PIECE, count))
+        yield replace(run, records=run.records.only(some), meters=(), cooldown=0)
         run.records.put_aside()
 
 

@@ -652,20 +652,21 @@ class Traffic:
         place = np.argsort(order)
         # the last token of an answer is never computed; of a later turn nobody finds an answer behind its thought
         named = lengths + output - 1 if thought is None or prefix.turns == 1 else lengths
-        hashes: Sequence[Sequence[int]]
-        if late and samples == 1:  # the same names, made when somebody asks
-            of, full = conversation[order].tolist(), (named[order] // block).tolist()
-            hashes = Streams(texts[order].tolist(), [prefix.tokens // block] * count, of, full)
-        else:
-            columns = (texts, conversation * samples, lengths[first], named)
-            each_named = zip(*(column[order].tolist() for column in columns))
-            hashes = [
-                block_names(text, prefix.tokens, (of + sample, of, begins), tokens, block)
-                for text, of, begins, tokens in each_named
-                for sample in range(samples)
-            ]
         each = np.repeat(order, samples)
-        follows = np.where(before[each] >= 0, place[before[each]] * samples + np.tile(np.arange(samples), count), -1)
+        twin, sample = conversation[each] * samples, np.tile(np.arange(samples), count)
+        columns = [one.tolist() for one in (texts[each], twin, twin + sample, lengths[first][each], named[each])]
+        hashes: Sequence[Sequence[int]]
+        if late:  # the same names, made when somebody asks
+            text, of, own, alike, full = columns
+            behind = [tokens // block for tokens in alike], own
+            common = [prefix.tokens // block] * len(each)
+            hashes = Streams(text, common, of, [tokens // block for tokens in full], behind)
+        else:
+            hashes = [
+                block_names(text, prefix.tokens, (own, of, begins), tokens, block)
+                for text, of, own, begins, tokens in zip(*columns)
+            ]
+        follows = np.where(before[each] >= 0, place[before[each]] * samples + sample, -1)
         arrival = None if begin is None else np.where(follows >= 0, np.nan, begin[each])
         sets = drawn.media
         return Requests(
@@ -676,7 +677,7 @@ class Traffic:
             hash_block=block,
             follows=follows if prefix.turns > 1 else None,
             think=self._think(rng, len(each)),
-            media=None if sets is None else np.where(np.tile(np.arange(samples), count) == 0, sets[each], 0),
+            media=None if sets is None else np.where(sample == 0, sets[each], 0),
             classes=self.classes,
             of=None if drawn.of is None else drawn.of[each],
             before=None if thought is None else thought[each],

@@ -8,7 +8,7 @@ reads the last answer of each.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -314,6 +314,13 @@ class SessionTraffic:
                 recipe=self.describe(),
             ),
         )
+
+    def beginning(self, starts: Floats) -> Requests:
+        """The requests of sessions that begin at these times, in seconds, in the place of those that are drawn."""
+        made = replace(self, sessions_count=len(starts)).requests()
+        assert made.arrival is not None
+        assert made.sessions is not None
+        return replace(made, arrival=np.where(np.isnan(made.arrival), np.nan, starts[made.sessions.of]))
 
     def _starts(self, session: Ints, begins: Bools) -> Floats | None:
         if isinstance(self.arrivals, ClosedLoop):

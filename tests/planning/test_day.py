@@ -13,6 +13,7 @@ from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning import day_work
+from inferplan.planning.agents import demand_of_sessions
 from inferplan.planning.confidence import Slowness
 from inferplan.planning.day import (
     Autoscaler,
@@ -21,6 +22,7 @@ from inferplan.planning.day import (
     day_requests,
     replicas_for,
     scaling_of,
+    scattered,
     simulate_day,
 )
 from inferplan.planning.day_work import work_of
@@ -29,6 +31,7 @@ from inferplan.planning.design import best_point, design_at
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
+from inferplan.serving import pieces as run_pieces
 from inferplan.serving.autoscaling import Life, Reactive, Schedule
 from inferplan.serving.cold_start import ColdStart, start_line, weights_of
 from inferplan.serving.fleet import Fleet
@@ -36,9 +39,12 @@ from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
+from inferplan.serving.techniques.tiers import parse_tier
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.profile import Profile
 from inferplan.traffic.requests import Lengths, OpenLoop, SharedPrefix, Slo, Traffic
+from inferplan.traffic.sessions import SessionTraffic
+from tests.serving.test_composition import chat
 
 REQUEST = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True)
 PEAKS = Profile(name="peaks", starts=(0.0, 600.0, 1200.0), rates=(4.0, 20.0, 8.0), end=1800.0)
@@ -106,10 +112,39 @@ def test_a_replica_is_paid_for_its_minimum() -> None:
     assert least.cost == pytest.approx(220 / 3600 * 2.00)
 
 
+def test_tiers_are_paid_for_by_hand() -> None:
+    """Lives of 3.25 hours in two, of replicas of two devices: 6.5 hours of 100 GB at 0.01 an hour each, and two hours
+    of a shared store of 1 TB at 2 an hour, which nobody has a second one of. A tier without a price costs nothing."""
+    lives = [Life(0.0, 0.0), Life(1800.0, 1900.0, 4000.0, 4500.0), Life(5400.0, 5500.0)]
+    host, free, store = map(
+        parse_tier, ("host:100GB:50GB/s:0.01USD/GB-hour", "ssd:1TB:5GB/s", "store:1TB:5GB/s:2USD/TB-hour:shared")
+    )
+    plain = policy_day(lives)
+    assert plain.tier_cost is None and replace(plain, tiers=(free,)).tier_cost is None
+    day = replace(plain, ranks=2, tiers=(host, free, store))
+    assert day.tier_cost == pytest.approx(6.5 * 100 * 0.01 + 2 * 2)
+    assert day.cost == pytest.approx(3.25 * 2.00 + 6.5 + 4)
+    night = replace(policy_day([]), tiers=(host, store))
+    assert night.cost == night.tier_cost == pytest.approx(2 * 2)  # the store waits for replicas that never come
+
+
 def test_instances_are_paid_for_whole() -> None:
     """Nine replicas of one GPU for half an hour of two, four else: two instances of eight, then one, at 16 an hour."""
     lives = [Life(0.0, 0.0)] * 4 + [Life(0.0, 0.0, 1800.0, 1800.0)] * 5
     assert policy_day(lives, price="h100-sxm=16/8").cost == pytest.approx(0.5 * 32 + 1.5 * 16)
+
+
+def test_calls_that_are_never_sent_are_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third call whose user gave up before it, where requests are looked at by twos: one of two sent is late."""
+    day = policy_day([Life(0.0, 0.0)])
+    records = day.result.records
+    records.arrival[2], records.first[1], records.finish[1] = np.nan, 1.9, 2.0
+    for size in (2, 100):
+        monkeypatch.setattr(run_pieces, "PIECE", size)
+        one = replace(day, result=replace(day.result, cooldown=1))
+        assert one.late.tolist() == [False, True] and one.missed == 0.5
+        assert one.within(0.0, 7200.0) == slice(0, 2)
+        assert one.percentile("ttft", 100.0) == pytest.approx(0.9)
 
 
 def test_none_is_paid_for_nothing() -> None:
@@ -338,6 +373,69 @@ def test_conversations_of_a_day_are_those_of_a_simulation() -> None:
         assert one.within(0.0, 600.0).stop == one.within(600.0, 1200.0).start == int(np.sum(came < 600.0))
         assert one.within(1200.0, 1800.0).stop == int(np.sum(came < 1800.0)) < len(sent)
         assert one.result.counts["finished"] == len(sent)
+
+
+def test_answers_of_a_prompt_in_a_day() -> None:
+    """Four answers each: a quarter of 12, 60 and 24 requests/s begin, in two minutes each. All four go to one replica,
+    where those after the first find all full blocks of the prompt but that of its last token. The static day is the
+    simulation of these requests on as many replicas, to the last bit."""
+    own = Lengths(kind="uniform", mean=256, spread=0.5)
+    whole, cached = sharing(own, SMALL["output"], SharedPrefix(), 4)
+    demand = Demand(prompt=whole, own=own, output=SMALL["output"], cached=cached, samples=4, rate=1.0)
+    short = Profile(name="short", starts=(0.0, 120.0, 240.0), rates=(12.0, 60.0, 24.0), end=360.0)
+    asked = DayAsked(profile=short, span=360.0, policies=("static", "scheduled"), cold_start=ColdStart(rest=20.0))
+    slow = replace(REQUEST, gpu="l4")
+    made = assemble(slow)
+    day = simulate_day(slow, made, replace(question("l4=2.00", ttft=1.0, tpot=0.07), demand=demand), asked)
+    static, scheduled = day.policies
+    sent = day.requests
+    assert sent.arrival is not None and sent.samples == 4
+    assert np.all(sent.arrival.reshape(-1, 4) == sent.arrival[::4, None])
+    expected = np.array([360, 1800, 720])
+    found = np.histogram(sent.arrival[::4], [0, 120, 240, 360])[0]
+    assert np.all(np.abs(found - expected) < 4 * np.sqrt(expected))
+    later = np.where(np.arange(len(sent)) % 4 > 0, (sent.prompt - 1) // 16 * 16, 0)
+    assert static.peak > 1 and len(scheduled.result.lives) > 1
+    for one in (static, scheduled):
+        cached_tokens = one.result.records.cached
+        assert [cached_tokens.get(place, 0) for place in range(len(sent))] == later.tolist()
+    fixed = replace(made, parallel=replace(made.parallel, replicas=static.scaling.first))
+    alone = simulate(fixed, sent, day.work.design.flags, Options(fleet=Fleet(routing="least-loaded"), trim=False))
+    for name in ("arrival", "first", "finish"):
+        assert np.array_equal(getattr(static.result.records, name), getattr(alone.records, name)), name
+
+
+def test_sessions_of_a_day() -> None:
+    """Three calls each, at 1.2, 6 and 2.4 calls/s in two minutes each: a third begin. The static day is the simulation
+    of the same sessions on as many replicas, to the last bit; scheduled, all are served."""
+    sessions = SessionTraffic(kinds=(chat(),), arrivals=OpenLoop(rate=1.0))
+    demand = demand_of_sessions(sessions)
+    assert demand.rate == 3.0
+    short = Profile(name="short", starts=(0.0, 120.0, 240.0), rates=(1.2, 6.0, 2.4), end=360.0)
+    asked = DayAsked(
+        profile=short,
+        span=360.0,
+        policies=("static", "scheduled"),
+        cold_start=ColdStart(rest=20.0),
+        routing="sticky",
+        least=2,
+    )
+    slow = replace(REQUEST, gpu="l4")
+    made = assemble(slow)
+    day = simulate_day(slow, made, replace(question("l4=2.00", ttft=1.0, tpot=0.07), demand=demand), asked)
+    static, scheduled = day.policies
+    sent = day.requests
+    assert sent.arrival is not None and sent.follows is not None and sent.sessions is not None
+    begins = sent.arrival[sent.follows < 0]
+    expected = np.array([48, 240, 96])
+    assert np.all(np.abs(np.histogram(begins, [0, 120, 240, 360])[0] - expected) < 4 * np.sqrt(expected))
+    assert len(sent) == 3 * len(begins) and scheduled.result.counts["finished"] == len(sent)
+    fixed = replace(made, parallel=replace(made.parallel, replicas=static.scaling.first))
+    alone = simulate(fixed, sent, day.work.design.flags, Options(fleet=Fleet(routing="sticky"), trim=False))
+    for name in ("arrival", "first", "finish"):
+        assert np.array_equal(getattr(static.result.records, name), getattr(alone.records, name)), name
+    assert static.result.hit_rate == alone.hit_rate > 0.5
+    assert not scattered(asked, day.question) and scattered(replace(asked, routing="least-loaded"), day.question)
 
 
 def test_sticky_routing_needs_conversations() -> None:

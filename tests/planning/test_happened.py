@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from inferplan.catalog.bills import Offer, Tariff
 from inferplan.planning.happened import Happened
+from inferplan.serving.techniques.tiers import parse_tier
 from inferplan.traffic.requests import Requests, Slo
 from inferplan.traffic.traces import Recorded
 from inferplan.units import Array
@@ -49,6 +51,13 @@ def test_the_bill_is_of_whole_instances() -> None:
     assert found.mean_replicas(0.0, 3600.0) == (1800 * 1 + 1800 * 3) / 3600
     assert found.mean_replicas(1800.0, 2700.0) == 3.0
     assert found.mean_replicas(4500.0, 7200.0) == (900 * 3 + 1800 * 2) / 2700
+
+
+def test_the_bill_has_the_tiers_of_its_devices() -> None:
+    """Two replicas of four GPUs for two hours, with 10 GB at 0.5 an hour beside each GPU: 80 on 60 for an instance."""
+    host = parse_tier("host:10GB:5GB/s:0.5USD/GB-hour")
+    found = replace(happened([2], ran=((0.0, 2),)), ranks=4, tiers=(host,))
+    assert (found.device_hours, found.tier_cost, found.cost) == (16.0, 80.0, 140.0)
 
 
 def test_further_tokens_share_the_time_behind_the_first() -> None:

@@ -300,5 +300,6 @@ def test_a_log_whose_prompts_share_text_finds_it() -> None:
     assert record["prefix_cache_hit_rate"] == pytest.approx(38 * 2032 / (40 * 2048))
     assert [one["name"] for one in record["cache_tiers"]] == ["device", "host"]
     assert day.work.design.rate > 2 / 5
+    euros = replace(made.asked, tiers=(replace(tier, price=TierPrice(0.004, "EUR")),))
     with pytest.raises(UsageError):
-        replace(made.asked, tiers=(replace(tier, price=TierPrice(0.004, "USD")),))
+        simulate_days([replace(made, question=asks, asked=euros)])

@@ -36,8 +36,9 @@ class Replicas:
     count: float
     late: Any
     peak: int = 4
-    replica_hours: float = 50.0
+    device_hours: float = 100.0
     cost: float = 100.0
+    tier_cost: float | None = None
     measured: tuple[str, ...] = ("ttft", "e2el")
     result = SimpleNamespace(records=SimpleNamespace(hashes=None, prompt=[1]), conditions={"prefix_caching": True})
 
@@ -61,7 +62,7 @@ def day(hours: int = 30, **more: Any) -> Any:
     arrival = np.arange(hours * 4) * 900.0
     shown: dict[str, Any] = {"happened": None, "policies": [], "label": "first"} | more
     asked: dict[str, Any] = {
-        "ran": (), "losses": None, "span": hours * HOUR, "timetable": None,
+        "ran": (), "losses": None, "tiers": (), "span": hours * HOUR, "timetable": None,
         "replay": SimpleNamespace(dated=True, began=MONDAY), "profile": SimpleNamespace(name="log.csv"),
     }  # fmt: skip
     asked |= shown.pop("asked", {})

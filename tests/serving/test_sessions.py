@@ -14,7 +14,6 @@ import pytest
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.records import CANCELLED, FINISHED
@@ -415,12 +414,6 @@ def test_the_limit_on_sessions_counts_those_given_up_after_it_as_late() -> None:
 def test_giving_up_is_refused_where_it_is_not_modelled(served: Deployment, fleet: Fleet, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         simulate(served, given([(10, 5, -1, 0.0)], patience=[3.0]), None, Options(fleet=fleet))
-
-
-def test_sessions_on_replicas_that_are_ordered_are_refused() -> None:
-    ordered = Fleet(scaling=Schedule(changes=((0.0, 1), (5.0, 2)), cold_start=9.0))
-    with pytest.raises(UsageError, match="replicas that come and go"):
-        simulate(plain(), given([(10, 5, -1, 0.0)]), None, Options(fleet=ordered))
 
 
 def test_warmups_of_requests_are_refused() -> None:

@@ -7,7 +7,7 @@ capacity for all, in which a token lies once. Each device loads its own part of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -77,11 +77,11 @@ class CacheTier:
         token_time = loaded_bytes(served) / self.bandwidth
         return Tier(self.blocks(served, block), token_time, self.latency, self.layered)
 
-    def kept_by(self, devices: int) -> float:
-        """Bytes of it that so many devices pay for: each its own, a shared one once."""
+    def kept_by(self, devices: float) -> float:
+        """Bytes of it that so many devices, on average, pay for: each its own, a shared one once."""
         return self.capacity if self.shared else self.capacity * devices
 
-    def cost(self, devices: int) -> float | None:
+    def cost(self, devices: float) -> float | None:
         """What it costs an hour beside so many devices; ``None`` without a price."""
         return None if self.price is None else self.price.per_gb_hour * self.kept_by(devices) / GIGA
 
@@ -167,6 +167,16 @@ def require_tiers(tiers: Sequence[CacheTier]) -> None:
         raise UsageError("each cache tier has a name of its own", because="device is the cache of the device itself")
     if [tier.shared for tier in tiers] != sorted(tier.shared for tier in tiers):
         raise UsageError("a tier of one replica lies below a shared one", hint="shared tiers last")
+
+
+def require_currency(tiers: Iterable[CacheTier], own: str) -> None:
+    """Raise ``UsageError`` for prices in another currency than that of the GPUs."""
+    currencies = {tier.price.currency for tier in tiers if tier.price is not None} - {own}
+    if currencies:
+        raise UsageError(
+            f"the price of a cache tier is in {', '.join(sorted(currencies))} and those of GPUs are in {own}",
+            hint=f"a price in {own}, or --currency {min(currencies)}",
+        )
 
 
 def nothing_shared(beside: str = "") -> UsageError:
