@@ -17,7 +17,6 @@ from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
 from inferplan.extras import require
 from inferplan.fields import option_values, question_of
-from inferplan.models.media import MediaAsked
 from inferplan.planning.fleet import FleetAsked, plan_fleet
 from inferplan.planning.machines import Stocks
 from inferplan.planning.power import PowerBudget
@@ -32,7 +31,7 @@ from inferplan.traffic.thoughts import ThoughtsAsked
 from inferplan.work.adapters import LoraAsked
 
 _QUESTIONS_ELSEWHERE = (
-    *(AdaptersNamed, DraftsTried, LoraAsked, MediaAsked, OffloadsTried, PowerBudget),
+    *(AdaptersNamed, DraftsTried, LoraAsked, OffloadsTried, PowerBudget),
     *(SessionsAsked, SharedPrefix, StartAsked, Structured, ThoughtsAsked),
 )
 _NOT_HERE = (

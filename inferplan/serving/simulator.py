@@ -184,7 +184,7 @@ def prepare(
         closed = replace(closed, ramp=_ramp(given, requests.in_loop(closed), flags, options))
         starts = _starts(requests, closed)
     kind = _kind((deployment, flags), requests, options, times)
-    records = _records(prompts, requests, options.spool)
+    records = _records(requests, options.spool)
     records.tokens_timed = options.tokens_timed
     seed = traffic.seed if isinstance(traffic, Traffic) else 0
     records.paces = options.speculation.paces(len(requests), seed)
@@ -212,8 +212,8 @@ def prepare(
     )
 
 
-def _records(prompts: Deployment, requests: Requests, spool: Spool | None) -> Records:
-    """Of requests that are still to be sent, to what computes ``prompts``."""
+def _records(requests: Requests, spool: Spool | None) -> Records:
+    """Of requests that are still to be sent."""
     records = Records(
         arrival=np.full(len(requests), NAN) if requests.arrival is None else requests.arrival,
         prompt=requests.prompt,
@@ -224,7 +224,7 @@ def _records(prompts: Deployment, requests: Requests, spool: Spool | None) -> Re
     )
     if requests.think is not None:
         records.pausing(requests.think)
-    records.encoder, records.samples = _encoder(prompts, requests), requests.samples
+    records.samples = requests.samples
     if requests.before is not None:
         records.thinking(requests.before)
     if requests.of is not None:
@@ -234,7 +234,7 @@ def _records(prompts: Deployment, requests: Requests, spool: Spool | None) -> Re
 
 
 def _encoder(deployment: Deployment, requests: Requests) -> list[float] | None:
-    """Seconds that the towers of what computes prompts take for each request, by itself; ``None`` for text alone."""
+    """Seconds that the towers of a deployment take for each request, by itself; ``None`` for text alone."""
     if requests.media is None:
         return None
     counts, which = np.unique(requests.media, return_inverse=True)
@@ -406,7 +406,17 @@ def _kind(
             together=requests.samples,
         )
         modifiers.append(MaskModifier(masks))
-    return EngineKind(deployment, times, rules, cache, speculation.draft, adapters, shares, tuple(modifiers))
+    return EngineKind(
+        deployment,
+        times,
+        rules,
+        cache,
+        draft=speculation.draft,
+        adapters=adapters,
+        shares=shares,
+        modifiers=tuple(modifiers),
+        encoder=_encoder(deployment, requests),
+    )
 
 
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:

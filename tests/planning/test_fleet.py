@@ -12,6 +12,7 @@ import pytest
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, MissingFactError, UsageError
+from inferplan.models.media import MediaAsked
 from inferplan.planning.demand import Demand
 from inferplan.planning.design import Design
 from inferplan.planning.fleet import FleetAsked, FleetPlan, ReplicaGroup, designs_of, plan_fleet
@@ -22,8 +23,10 @@ from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.run_length import steady
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
+from inferplan.traffic.requests import Lengths, Media, OpenLoop, Slo, Traffic
+from tests.cases import for_each
 
 PRICES = price_book(stated=["l40s=1.00", "h100-sxm=32/8"])
 OWN = Kind(gpu="l4", owned=True, most=4)
@@ -121,6 +124,38 @@ def test_a_capacity_that_is_too_large_is_found_out_at_the_load_it_is_sized_for(m
         late = alone(part, 1 / 0.8, found.given / part.way.rate)
         assert np.percentile(late.ttft, 95.0) <= 0.5 * 1.02
         assert np.percentile(late.tpot, 95.0) <= 0.08 * 1.02
+
+
+OF_ONE: dict[str, dict[str, Any]] = {
+    "media": {
+        "model": "qwen2.5-vl-3b",
+        "base": {"media": MediaAsked(images=1, image_size=(640, 480), text=200.0)},
+        "demand": {"prompt": Lengths(mean=591), "text": Lengths(mean=200), "media": Media(tokens=391)},
+    },
+}
+"""What a load has, as a question and its requests do."""
+
+
+def loaded(name: str, rate: float = 60.0) -> Question:
+    asked, of = question(rate), OF_ONE[name]
+    base = replace(asked.space.base, model=of.get("model", "llama-3.1-8b"), **of.get("base", {}))
+    return replace(
+        asked, space=replace(asked.space, base=base, **of.get("space", {})), demand=replace(asked.demand, **of["demand"])
+    )
+
+
+@for_each("name", OF_ONE)
+def test_a_fleet_of_one_kind_is_so_many_replicas(name: str) -> None:
+    """To the last bit what ``simulate`` says of them behind the same router."""
+    found = plan_fleet(loaded(name), FleetAsked(kinds=(L40S,), designs=1))
+    (part,) = found.parts
+    assert part.replicas > 1 and found.keeps(found.run)
+    design, run = part.way.design, found.run
+    served = replace(design.deployment, parallel=replace(design.deployment.parallel, replicas=part.replicas))
+    traffic = steady(found.question.demand.traffic(60.0, 1), len(run.records.prompt))
+    alone = simulate(served, traffic, design.flags, Options(trim=True, **OF_ONE[name].get("options", {})))
+    for column in ("arrival", "admitted", "first", "finish"):
+        assert bytes(getattr(run.records, column)) == bytes(getattr(alone.records, column))
 
 
 def test_one_kind_alone_costs_more(mixed: FleetPlan) -> None:

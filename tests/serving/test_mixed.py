@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
+from inferplan.estimate.phase import media_seconds
+from inferplan.models.media import MediaAsked
 from inferplan.serving.flags import Flags
 from inferplan.serving.fleet import Beside, Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.records import Records
+from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Router
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.requests import Lengths, OpenLoop, Requests, Traffic
+from inferplan.traffic.requests import Lengths, Media, OpenLoop, Requests, Traffic, parse_lengths
+from inferplan.units import Array
 from tests.cases import for_each
 
 FAST = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))
@@ -89,6 +93,39 @@ def test_each_kind_serves_what_it_is_sent(routing: str) -> None:
         assert np.asarray(run.records.finish)[mine] == pytest.approx(np.asarray(alone.records.finish), rel=1e-9)
         assert np.asarray(run.records.first)[mine] == pytest.approx(np.asarray(alone.records.first), rel=1e-9)
     assert [one["replicas"] for one in run.conditions["others"]] == [1]
+
+
+SEEING = [
+    assemble(
+        Request(
+            model="qwen2.5-vl-3b", gpu=gpu, ideal=True, media=MediaAsked(images=1, image_size=(640, 480), text=200.0)
+        )
+    )
+    for gpu in ("h100-sxm", "l4")
+]
+
+
+def test_each_kind_looks_at_images_at_its_own_pace() -> None:
+    """A request at a time: a kind takes for images of 1 to 4 what it takes for as much text, and its own towers."""
+    load = replace(RECIPE, arrivals=OpenLoop(rate=0.2), media=Media(tokens=391, sets=parse_lengths("uniform:4:0.25")))
+    load = replace(load, prompt=Lengths(mean=200), output=Lengths(mean=40), requests_count=40)
+    fleet = Fleet(others=(Beside(SEEING[1], FEW, 1, 1.0),))
+    run, text = (simulate(SEEING[0], sent, FEW, Options(fleet=fleet)) for sent in (load, of_text(load)))
+    sets, by = load.requests().media, np.asarray(run.records.served_by)
+    assert sets is not None and set(sets.tolist()) == {1, 2, 3, 4} and by.tolist() == [0, 1] * 20
+    takes = [times_of(one) for one in (run, text)]
+    for member, deployment in enumerate(SEEING):
+        towers = np.array([float(media_seconds(deployment, float(count))) for count in sets[by == member]])
+        assert takes[0][by == member] - takes[1][by == member] == pytest.approx(towers, rel=1e-6)
+
+
+def times_of(run: SimulationResult) -> Array:
+    return np.asarray(run.records.finish) - np.asarray(run.records.arrival)
+
+
+def of_text(load: Traffic) -> Requests:
+    """The same requests, with text in the place of media."""
+    return replace(load.requests(), media=None)
 
 
 def test_what_a_mixed_pool_is_not_simulated_with() -> None:
