@@ -232,6 +232,8 @@ class Admitted:
         self.layer_loads = 0.0
         """Seconds in which blocks are loaded layer by layer while the next step computes."""
         self.adapters: AdapterSlots | None = None
+        self.encoder: Sequence[float] | None = None
+        """Seconds that the towers take here for each request, where requests carry media."""
 
     def admit(
         self, request: int, budget: int, empty: bool, growth: Callable[[], float], ratio_steps: int

@@ -219,7 +219,7 @@ class Cluster(Clock):
             group = made[first : first + together]
             for scheduler in group:
                 scheduler.meter.timeline = [] if self.timeline else None
-                scheduler.encoder = kind.encoder
+                scheduler.admitted.encoder = kind.encoder
             engine = _engine(group, kind)
             engine.reactive = self.senders.reacts
             self.engine_of.update(dict.fromkeys(group, self.join(engine)))

@@ -41,8 +41,6 @@ class Scheduler:
         self.handoff, self.mixed = False, rules.mixed
         self.grows = rules.growing and rules.admission != "reserve"
         """Whether decode steps take cache that was not reserved at admission."""
-        self.encoder: Sequence[float] | None = None
-        """Seconds that the towers take here for each request, where requests carry media."""
         self.meter = Meter()
         self.queue = RequestQueue(rules, records, self.meter)
         self.clients = Clients(rules, records, self.queue, notify)
@@ -168,8 +166,8 @@ class Scheduler:
         if admitted_at[request] != admitted_at[request]:
             admitted_at[request] = now
             self.queue.service.admit(request, self.records.prompt[request])
-            if self.encoder is not None:
-                self.admitted.host_loads += self.encoder[request] * (1.0 - self.rules.hit_rate)
+            if self.admitted.encoder is not None:
+                self.admitted.host_loads += self.admitted.encoder[request] * (1.0 - self.rules.hit_rate)
         return found
 
     def growth(self) -> float:
