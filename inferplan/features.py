@@ -262,7 +262,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("page", "tiers classes sessions", "plan", "such a page is not drawn yet", "inferplan plan without --report"),
     ("page", "budgets", "plan", "a page takes one budget of thought", "one --thinking-budget, or no --report"),
     # replicas
-    ("unlike", "shared-text turns samples", "fleet", _PLAIN, _LENGTHS),
+    ("unlike", "shared-text turns", "fleet", _PLAIN, _LENGTHS),
     ("elastic", "samples", "day", _APART, _LENGTHS),
     ("elastic", "sessions", "day", _AHEAD, "a trace of requests, or inferplan simulate --sessions"),
     ("elastic", "replicas", "day", "the policies say how many there are", "--min-replicas and --max-replicas"),

@@ -36,7 +36,7 @@ _QUESTIONS_ELSEWHERE = (
 )
 _NOT_HERE = (
     *(one.name for kind in _QUESTIONS_ELSEWHERE for one in options_of(kind) if one.name != "think_time"),
-    *("samples", "cache_tier", "routing", "users", "trace", "requests", "deadline", "gpu", "classes", "queue"),
+    *("cache_tier", "routing", "users", "trace", "requests", "deadline", "gpu", "classes", "queue"),
     *("redundant_experts", "two_batch_overlap", "prefill_redundant_experts", "prefill_two_batch_overlap"),
     *("session_time", "answer_ttft", "power_cap", "aggregated", "confidence", "miss_cost", "spare", "anchor"),
     *("survive", "restart", "mtbf", "max_cost", "api_price"),

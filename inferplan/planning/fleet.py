@@ -430,7 +430,7 @@ def _too_little(question: Question, asked: FleetAsked, most: float, unusable: di
     counts = {kind.gpu: sum(one.most or 0 for one in limited if one.gpu == kind.gpu) for kind in limited}
     have = ", ".join(f"{count} {gpu}" for gpu, count in counts.items())
     return InfeasibleError(
-        f"{have} carry {most:.3g} requests/s of the {question.demand.rate:g} asked for",
+        f"{have} carry {most:.3g} {question.demand.counted}/s of the {question.demand.rate:g} asked for",
         because=f"each replica is loaded to {question.sizing.utilisation:.0%} of its capacity within the limits",
         hint="more of them, --rent GPU without a limit, or longer limits",
     )

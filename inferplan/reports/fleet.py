@@ -27,7 +27,8 @@ def fleet_report(plan: FleetPlan) -> Report:
     """The mix, what one kind of GPU would cost alone, the stocks, and the replicas that were tried."""
     question, best, unit = plan.question, plan.best_single, plan.question.prices.currency
     parts, stocks = [_part(plan, part) for part in plan.parts], [_stock(plan, kind) for kind in plan.asked.kinds]
-    designs = [_design(one) for one in {id(way.design): way.design for way in plan.ways}.values()]
+    counted = question.demand.counted
+    designs = [_design(one, counted) for one in {id(way.design): way.design for way in plan.ways}.values()]
     mix = {
         "model": question.space.base.model,
         "requests_per_s": question.demand.rate,
@@ -94,7 +95,7 @@ def _latencies(plan: FleetPlan, run: SimulationResult) -> list[Figure]:
 
 def _part(plan: FleetPlan, part: ReplicaGroup) -> list[Figure]:
     """Replicas of one design on one kind of GPU."""
-    deployment, bill = part.way.design.deployment, part.bill
+    deployment, bill, counted = part.way.design.deployment, part.bill, plan.question.demand.counted
     of = f" of {bill.bought:,}" if bill.idle else ""
     return [
         Figure("gpu", deployment.hardware.name, "GPU", text=part.way.kind.name, left=True),
@@ -102,7 +103,7 @@ def _part(plan: FleetPlan, part: ReplicaGroup) -> list[Figure]:
         text("replica", _shape(part.way.design), left=True),
         Figure("replicas", part.replicas, "replicas", ","),
         Figure("devices", part.devices, "GPUs", text=f"{part.devices:,}{of}"),
-        Figure("requests_per_s", part.load, "requests/s", ",.2f"),
+        Figure("requests_per_s", part.load, f"{counted}/s", ",.2f"),
         Figure("share", part.share, "share", ".1%"),
         Figure("cost_per_hour", bill.per_hour, f"{plan.question.prices.currency}/h", ",.2f"),
         Figure("max_num_seqs", part.way.design.flags.max_num_seqs),
@@ -122,7 +123,7 @@ def _whole(plan: FleetPlan) -> list[Figure]:
         text("replica", "", left=True),
         Figure("", sum(part.replicas for part in plan.parts), "replicas", ","),
         Figure("", plan.devices, "GPUs", ","),
-        Figure("", plan.question.demand.rate or 0.0, "requests/s", ",.2f"),
+        Figure("", plan.question.demand.rate or 0.0, f"{plan.question.demand.counted}/s", ",.2f"),
         text("share", "100.0%"),
         Figure("", plan.cost, f"{plan.question.prices.currency}/h", ",.2f"),
         *_latencies(plan, plan.run),
@@ -143,7 +144,7 @@ def _single(plan: FleetPlan, single: Single) -> list[Figure]:
             "most_requests_per_s",
             finite(single.most),
             "against the mix",
-            text=said if possible else f"carries {single.most:.3g} requests/s at most",
+            text=said if possible else f"carries {single.most:.3g} {plan.question.demand.counted}/s at most",
             left=True,
         ),
     ]
@@ -160,14 +161,14 @@ def _stock(plan: FleetPlan, kind: Kind) -> list[Figure]:
     ]
 
 
-def _design(design: Design) -> list[Figure]:
+def _design(design: Design, counted: str) -> list[Figure]:
     """What one replica carries."""
     broken, each = design.broken, design.rate / design.size.devices
     return [
         Figure("gpu", design.deployment.hardware.name, "GPU", left=True),
         Figure("replica", _replica(design), "replica", text=_shape(design), left=True),
         Figure("devices", design.size.devices, "GPUs"),
-        Figure("requests_per_s", design.rate, "requests/s", ".3f"),
+        Figure("requests_per_s", design.rate, f"{counted}/s", ".3f"),
         Figure("requests_per_s_and_device", each, "per GPU", ".3f"),
         Figure("breaks_first", broken, "breaks first", text=BOTTLENECKS.get(broken, "-"), left=True),
     ]
@@ -196,7 +197,8 @@ def _notes(plan: FleetPlan) -> list[str]:
     question, asked = plan.question, plan.asked
     unit, used = question.prices.currency, question.sizing.utilisation
     lines = [
-        f"each replica is loaded to {used:.0%} of its capacity: the mix takes {plan.given:,.2f} requests/s",
+        f"each replica is loaded to {used:.0%} of its capacity: the mix takes {plan.given:,.2f} "
+        f"{question.demand.counted}/s",
         "one router spreads the requests over the replicas, in proportion to their capacity; the percentiles are "
         f"over {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
     ]

@@ -77,8 +77,7 @@ def load_of_users(plan: Plan) -> str:
     demand = plan.question.demand
     if plan.waiting is None or demand.people is not None:
         return ""
-    unit = "requests" if demand.samples == 1 else "answers"
-    return f"{plan.rate:,.4g} {unit}/s, {_users(plan.waiting)} waiting for an answer at a time"
+    return f"{plan.rate:,.4g} {demand.counted}/s, {_users(plan.waiting)} waiting for an answer at a time"
 
 
 def opening(plan: Plan) -> list[str]:

@@ -194,7 +194,7 @@ def prepare(
         SessionProcess(cluster)
     elastic = None if options.fleet.scaling is None else ElasticReplicas(cluster)
     beside = ((with_flags(one.deployment, one.flags), one.flags) for one in options.fleet.others)
-    others = [_kind(served, requests, options) for served in beside]
+    others = [_kind(served, _in_pages(traffic, served[0], requests), options) for served in beside]
     cluster.build(kind, None if apart is None else _kind(apart, requests, options), others)
     return Prepared(
         deployment=deployment,
@@ -316,12 +316,19 @@ def require_conversations(routing: Routing, requests: Requests) -> None:
         raise UsageError("sticky routing needs conversations", hint="--turns 4, or --routing round-robin")
 
 
+def _in_pages(traffic: Traffic | Requests, deployment: Deployment, known: Requests | None = None) -> Requests:
+    """The requests, their blocks named in the pages of a deployment; those that are ``known`` where that changes nothing."""
+    block = deployment.engine.defaults.block_size
+    if known is not None and (known.hashes is None or block == known.hash_block):
+        return known
+    return traffic.in_blocks(block) if isinstance(traffic, Requests) else traffic.requests(block)
+
+
 def _drawn(
     deployment: Deployment, traffic: Traffic | Requests, options: Options, order: QueueOrder
 ) -> tuple[Requests, ClosedLoop | None]:
     """The requests of a run, and the closed loop that sends them, if it is one."""
-    block = deployment.engine.defaults.block_size
-    requests = traffic.in_blocks(block) if isinstance(traffic, Requests) else traffic.requests(block)
+    requests = _in_pages(traffic, deployment)
     arrivals = traffic.arrivals if isinstance(traffic, Traffic) else traffic.loop
     closed = arrivals if isinstance(arrivals, ClosedLoop) else None
     if closed is None and requests.arrival is None:
@@ -416,6 +423,7 @@ def _kind(
         shares=shares,
         modifiers=tuple(modifiers),
         encoder=_encoder(deployment, requests),
+        hashes=requests.hashes,
     )
 
 

@@ -132,6 +132,7 @@ OF_ONE: dict[str, dict[str, Any]] = {
         "base": {"media": MediaAsked(images=1, image_size=(640, 480), text=200.0)},
         "demand": {"prompt": Lengths(mean=591), "text": Lengths(mean=200), "media": Media(tokens=391)},
     },
+    "samples": {"demand": {"samples": 4, "own": Lengths(mean=256), "rate": 240.0}},
 }
 """What a load has, as a question and its requests do."""
 
@@ -140,7 +141,9 @@ def loaded(name: str, rate: float = 60.0) -> Question:
     asked, of = question(rate), OF_ONE[name]
     base = replace(asked.space.base, model=of.get("model", "llama-3.1-8b"), **of.get("base", {}))
     return replace(
-        asked, space=replace(asked.space, base=base, **of.get("space", {})), demand=replace(asked.demand, **of["demand"])
+        asked,
+        space=replace(asked.space, base=base, **of.get("space", {})),
+        demand=replace(asked.demand, **of["demand"]),
     )
 
 
@@ -152,7 +155,8 @@ def test_a_fleet_of_one_kind_is_so_many_replicas(name: str) -> None:
     assert part.replicas > 1 and found.keeps(found.run)
     design, run = part.way.design, found.run
     served = replace(design.deployment, parallel=replace(design.deployment.parallel, replicas=part.replicas))
-    traffic = steady(found.question.demand.traffic(60.0, 1), len(run.records.prompt))
+    count = len(run.records.prompt) // found.question.demand.samples
+    traffic = steady(found.question.demand.traffic(found.question.demand.rate or 0.0, 1), count)
     alone = simulate(served, traffic, design.flags, Options(trim=True, **OF_ONE[name].get("options", {})))
     for column in ("arrival", "admitted", "first", "finish"):
         assert bytes(getattr(run.records, column)) == bytes(getattr(alone.records, column))

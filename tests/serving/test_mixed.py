@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ from inferplan.serving.fleet import Beside, Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.records import Records
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.routing import Router
+from inferplan.serving.routing import Router, Routing
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.requests import Lengths, Media, OpenLoop, Requests, Traffic, parse_lengths
+from inferplan.traffic.requests import Lengths, Media, OpenLoop, Requests, SharedPrefix, Traffic, parse_lengths
 from inferplan.units import Array
 from tests.cases import for_each
 
@@ -93,6 +94,49 @@ def test_each_kind_serves_what_it_is_sent(routing: str) -> None:
         assert np.asarray(run.records.finish)[mine] == pytest.approx(np.asarray(alone.records.finish), rel=1e-9)
         assert np.asarray(run.records.first)[mine] == pytest.approx(np.asarray(alone.records.first), rel=1e-9)
     assert [one["replicas"] for one in run.conditions["others"]] == [1]
+
+
+OTHER = assemble(Request(model="llama-3.1-8b", gpu="l4", engine="trtllm", ideal=True))
+"""Its pages hold 32 tokens, those of the others 16."""
+TEXT: dict[str, tuple[dict[str, Any], Routing]] = {
+    "samples": ({"samples": 3}, "round-robin"),
+    "shared text": ({"prefix": SharedPrefix(tokens=200, distinct=3)}, "round-robin"),
+    "answers of shared text": ({"prefix": SharedPrefix(tokens=200, distinct=3), "samples": 2}, "least-loaded"),
+}
+"""Loads that share text, and how they are routed."""
+
+
+@for_each("name", TEXT)
+def test_each_kind_serves_what_it_is_sent_of_shared_text(name: str) -> None:
+    """Its requests alone, at the times at which they came, find the same pages of its own size and take the same times;
+    what finds them is told by their names, drawn for each size."""
+    changes, routing = TEXT[name]
+    load = replace(RECIPE, requests_count=240, **changes)
+    fleet = Fleet(routing=routing, weight=3.0, others=(Beside(OTHER, FEW, 1, 1.0),))
+    run = simulate(FAST, load, FEW, Options(fleet=fleet))
+    whole, by = run.records, np.asarray(run.records.served_by)
+    assert min(np.bincount(by)) > 40 and len(by) == 240 * load.samples == run.counts["finished"]
+    pages = [one.engine.defaults.block_size for one in (FAST, OTHER)]
+    drawn = [load.requests(page).hashes or () for page in pages]
+    place = {tuple(names): index for index, names in enumerate(drawn[0])}
+    order = [place[tuple(names)] for names in whole.hashes or ()]  # in which they were sent
+    for member, deployment in enumerate((FAST, OTHER)):
+        mine = by == member
+        prompt, output, arrival = (np.asarray(column)[mine] for column in (whole.prompt, whole.output, whole.arrival))
+        own = Requests(
+            prompt=prompt,
+            output=output,
+            arrival=arrival,
+            hashes=[drawn[member][order[request]] for request in np.flatnonzero(mine)],
+            hash_block=pages[member],
+        )
+        alone = simulate(deployment, own, FEW).records
+        assert sum(alone.cached.values()) > 0
+        assert {np.flatnonzero(mine)[at]: found for at, found in alone.cached.items()} == {
+            request: found for request, found in whole.cached.items() if mine[request]
+        }
+        assert np.asarray(whole.first)[mine] == pytest.approx(np.asarray(alone.first), rel=1e-9)
+        assert np.asarray(whole.finish)[mine] == pytest.approx(np.asarray(alone.finish), rel=1e-9)
 
 
 SEEING = [
