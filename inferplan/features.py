@@ -159,7 +159,6 @@ _MEAN_POWER = "the power of devices comes from the simulation, and a job is not 
 _PASSED_OVER = "no engine states how it treats a class whose requests are passed over for want of a slot"
 _PLAIN_BATCH = "it is known of a plain batch"
 _STEADY = "replicas of one pool are lost under a steady load, and as many bought as that takes"
-_PLAIN = "requests are text that shares nothing"
 _APART = "each request is sent at a time of its own"
 _ONE_PASS = "an encoder reads the whole prompt in one pass"
 _LATE_ONES = "a replica that is ordered has an empty cache, and as this routing is modelled it never gets a request"
@@ -262,7 +261,12 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("page", "tiers classes sessions", "plan", "such a page is not drawn yet", "inferplan plan without --report"),
     ("page", "budgets", "plan", "a page takes one budget of thought", "one --thinking-budget, or no --report"),
     # replicas
-    ("unlike", "shared-text turns", "fleet", _PLAIN, _LENGTHS),
+    ("unlike", "users trace job", "fleet", "a mix is bought for a rate of requests", "--rate or --people"),
+    ("unlike", "classes", "fleet", "a mix and each of its kinds are held to one set of limits", _LEAVE),
+    ("unlike", "failures spare", "fleet", "which of the kinds is lost, or stands by, is not stated", "inferplan plan"),
+    ("unlike", "confidence miss-cost", "fleet", "capacities are those that are predicted", "inferplan plan"),
+    ("unlike", "budgets", "fleet", "a mix is found for one budget of thought", "one --thinking-budget"),
+    ("unlike", "routing", "fleet", "each kind gets its share of the requests by its weight", "leave --routing out"),
     ("elastic", "samples", "day", _APART, _LENGTHS),
     ("elastic", "sessions", "day", _AHEAD, "a trace of requests, or inferplan simulate --sessions"),
     ("elastic", "replicas", "day", "the policies say how many there are", "--min-replicas and --max-replicas"),
@@ -273,8 +277,6 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("pools", "elastic unlike", "simulate", _ONE_POOL, _ALIKE),
     ("pools", "anchor", "simulate", "the measured runs had engines that compute prompts and decode", _LEAVE),
     ("unlike", "failures elastic", "simulate", _ONE_POOL, _ALIKE),
-    ("unlike", "sticky prefix-aware", "simulate", _ONE_POOL, _ROUTED),
-    ("unlike", "users turns", "simulate", _AHEAD, _OPEN),
     ("elastic", "prefix-aware", "simulate", _LATE_ONES, _ROUTED),
     ("elastic", "users", "simulate", _AHEAD, _OPEN),
     ("elastic", "anchor", "simulate", _ANCHOR_STAYS, _LEAVE),

@@ -26,13 +26,12 @@ from inferplan.serving.cold_start import StartAsked
 from inferplan.steps import Steps
 from inferplan.table import Report
 from inferplan.traffic.popularity import AdaptersNamed
-from inferplan.traffic.requests import SharedPrefix
 from inferplan.traffic.thoughts import ThoughtsAsked
 from inferplan.work.adapters import LoraAsked
 
 _QUESTIONS_ELSEWHERE = (
     *(AdaptersNamed, DraftsTried, LoraAsked, OffloadsTried, PowerBudget),
-    *(SessionsAsked, SharedPrefix, StartAsked, Structured, ThoughtsAsked),
+    *(SessionsAsked, StartAsked, Structured, ThoughtsAsked),
 )
 _NOT_HERE = (
     *(one.name for kind in _QUESTIONS_ELSEWHERE for one in options_of(kind) if one.name != "think_time"),

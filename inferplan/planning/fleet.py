@@ -24,7 +24,7 @@ from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point, search
 from inferplan.planning.sizing import CAPACITY_TOLERANCE, MOST_GROWTH, Simulations
-from inferplan.planning.verify import QUOTED, SHOWN, options_of
+from inferplan.planning.verify import QUOTED, SHOWN, options_of, routing_of, spans, visits
 from inferplan.serving.batch_means import RunPrecision, fewest_values
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.fleet import Beside, Fleet
@@ -383,12 +383,14 @@ def simulate_mix(
     deployment = first.design.deployment
     deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=count))
     fleet = Fleet(
+        routing=routing_of(question),
         weight=first.rate,
         others=tuple(Beside(way.design.deployment, way.design.flags, number, way.rate) for way, number, _ in others),
     )
     values = _MARGIN * fewest_values(slo.percentile) / min(share for _, _, share in shares)
-    held = rate * max(way.design.option.e2el for way, _, _ in shares)
-    fewest = ceil(min(max(precision.fewest, values, _LIVES * held), _MOST_REQUESTS))
+    lasting = max(way.design.option.e2el for way, _, _ in shares)
+    filled = max(visits(demand, sum(number for _, number, _ in shares)), spans(demand, rate, lasting))
+    fewest = ceil(min(max(precision.fewest, values, _LIVES * rate * lasting, filled), _MOST_REQUESTS))
     precision = replace(precision, fewest=fewest, most=max(precision.most, fewest), percentile=slo.percentile)
     options = replace(options_of(first.design.option, question, fleet), trim=True)
     return simulate_steady(deployment, demand.traffic(rate, fewest), first.design.flags, options, precision)

@@ -11,6 +11,7 @@ from inferplan.planning.design import Design
 from inferplan.planning.finalists import carried_over
 from inferplan.planning.fleet import FleetPlan, ReplicaGroup, Single
 from inferplan.planning.machines import Kind
+from inferplan.planning.question import Question
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.reports.cost import bill_record
 from inferplan.reports.estimate import deployment_record
@@ -193,14 +194,20 @@ def _served(plan: FleetPlan) -> Served:
     return {part.way.design.gpu: (part.way.design.deployment, prompt) for part in plan.parts}
 
 
+def _spread(question: Question) -> str:
+    """What the router sends whole."""
+    demand = question.demand
+    return "sessions" if demand.of_sessions else "conversations" if demand.prefix.turns > 1 else "requests"
+
+
 def _notes(plan: FleetPlan) -> list[str]:
     question, asked = plan.question, plan.asked
     unit, used = question.prices.currency, question.sizing.utilisation
     lines = [
         f"each replica is loaded to {used:.0%} of its capacity: the mix takes {plan.given:,.2f} "
         f"{question.demand.counted}/s",
-        "one router spreads the requests over the replicas, in proportion to their capacity; the percentiles are "
-        f"over {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
+        f"one router spreads the {_spread(question)} over the replicas, in proportion to their capacity; the percentiles "
+        f"are over {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
     ]
     if plan.run.converged is False:
         lines.append("this number of requests does not settle the percentiles: they are less sure than 3 %")

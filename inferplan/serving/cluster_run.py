@@ -332,11 +332,11 @@ class ClusterRun(Cluster):
         else:
             self._phase(0, total)
         self.metering.close(self.meters)
-        if self.senders.following:
-            self.records.in_order()
         if self.member:
             went, count = self.front.went, len(self.records.prompt)
             self.records.served_by = [self.member[went[request]] if request in went else -1 for request in range(count)]
+        if self.senders.following:
+            self.records.in_order()
         return self.meters
 
     def in_parts(self, fill: int, looks: Sequence[int]) -> Iterator[list[Meter]]:

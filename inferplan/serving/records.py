@@ -32,9 +32,9 @@ class Records:
     ``of``: kinds of traffic, and which of them each request is, by place. ``served_by``: whose replica got it, where
     replicas are not alike: 0 those of the run, then the fleet's ``others`` in order, -1 where it was never sent.
     ``sessions``: of agents, where requests are of some; ``left``: when the user of a session gave up, by session.
-    ``samples``: answers of each prompt, requests in a row. ``paces``: factors on the seconds from the first token to the last, for steps
-    are those of the mean text (:mod:`inferplan.serving.techniques.speculation`). Inter-token gaps are kept with their
-    weights.
+    ``samples``: answers of each prompt, requests in a row. ``paces``: factors on the seconds from the first token to
+    the last, for steps are those of the mean text (:mod:`inferplan.serving.techniques.speculation`). Inter-token gaps
+    are kept with their weights.
 
     spool: where columns are, if not in memory.
     """
@@ -211,6 +211,8 @@ class Records:
             setattr(self, name, {int(place[request]): count for request, count in getattr(self, name).items()})
         if self.hashes is not None:
             self.hashes = names_at(self.hashes, order.tolist())
+        if self.served_by is not None:
+            self.served_by = [self.served_by[request] for request in order]
         if self.think is not None:
             self.think = _packed("d", np.asarray(self.think)[order])
         if self.of is not None:

@@ -317,7 +317,7 @@ def require_conversations(routing: Routing, requests: Requests) -> None:
 
 
 def _in_pages(traffic: Traffic | Requests, deployment: Deployment, known: Requests | None = None) -> Requests:
-    """The requests, their blocks named in the pages of a deployment; those that are ``known`` where that changes nothing."""
+    """The requests, their blocks named in the pages of a deployment; those ``known`` where that changes nothing."""
     block = deployment.engine.defaults.block_size
     if known is not None and (known.hashes is None or block == known.hash_block):
         return known

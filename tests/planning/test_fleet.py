@@ -21,11 +21,12 @@ from inferplan.planning.option import Sizing
 from inferplan.planning.plan import plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.run_length import steady
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.requests import Lengths, Media, OpenLoop, Slo, Traffic
+from inferplan.traffic.requests import Lengths, Media, OpenLoop, SharedPrefix, Slo, Traffic
 from tests.cases import for_each
 
 PRICES = price_book(stated=["l40s=1.00", "h100-sxm=32/8"])
@@ -131,6 +132,10 @@ OF_ONE: dict[str, dict[str, Any]] = {
         "model": "qwen2.5-vl-3b",
         "base": {"media": MediaAsked(images=1, image_size=(640, 480), text=200.0)},
         "demand": {"prompt": Lengths(mean=591), "text": Lengths(mean=200), "media": Media(tokens=391)},
+    },
+    "conversations": {
+        "demand": {"own": Lengths(mean=256), "prefix": SharedPrefix(tokens=100, distinct=2, turns=3)},
+        "options": {"fleet": Fleet(routing="sticky")},
     },
     "samples": {"demand": {"samples": 4, "own": Lengths(mean=256), "rate": 240.0}},
 }

@@ -21,7 +21,17 @@ from inferplan.serving.records import Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Router, Routing
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.requests import Lengths, Media, OpenLoop, Requests, SharedPrefix, Traffic, parse_lengths
+from inferplan.traffic.conversations import ThinkTime
+from inferplan.traffic.requests import (
+    ClosedLoop,
+    Lengths,
+    Media,
+    OpenLoop,
+    Requests,
+    SharedPrefix,
+    Traffic,
+    parse_lengths,
+)
 from inferplan.units import Array
 from tests.cases import for_each
 
@@ -53,6 +63,15 @@ def test_turns_by_hand() -> None:
     records = Records(arrival=[0.0] * 6, prompt=[1] * 6, output=[1] * 6)
     router = Router("round-robin", [None, None], records, weights=[2, 1])  # type: ignore[list-item]
     assert [router.send(request, 0.0) for request in range(6)] == [0, 1, 0, 0, 1, 0]
+
+
+def test_conversations_stay_where_their_first_turn_went_by_weight() -> None:
+    """Weights 2 and 1, as above; of four conversations a second turn follows the first. The turns of the router are
+    those of conversations alone."""
+    follows = [-1, -1, 0, -1, 1, -1, 3, 5]
+    records = Records(arrival=[0.0] * 8, prompt=[1] * 8, output=[1] * 8, follows=follows)
+    router = Router("sticky", [None, None], records, weights=[2, 1])  # type: ignore[list-item]
+    assert [router.send(request, 0.0) for request in range(8)] == [0, 1, 0, 0, 1, 0, 0, 0]
 
 
 def test_turns_of_equal_weights_are_evenly_apart() -> None:
@@ -98,9 +117,17 @@ def test_each_kind_serves_what_it_is_sent(routing: str) -> None:
 
 OTHER = assemble(Request(model="llama-3.1-8b", gpu="l4", engine="trtllm", ideal=True))
 """Its pages hold 32 tokens, those of the others 16."""
+PAUSE = ThinkTime(mean=0.7)
 TEXT: dict[str, tuple[dict[str, Any], Routing]] = {
     "samples": ({"samples": 3}, "round-robin"),
     "shared text": ({"prefix": SharedPrefix(tokens=200, distinct=3)}, "round-robin"),
+    "conversations": ({"prefix": SharedPrefix(turns=4, think=PAUSE)}, "sticky"),
+    "turns anywhere": ({"prefix": SharedPrefix(turns=3, tokens=100, think=PAUSE)}, "round-robin"),
+    "turns where they are known": ({"prefix": SharedPrefix(turns=3, think=PAUSE)}, "prefix-aware"),
+    "conversations of users": (
+        {"prefix": SharedPrefix(turns=3, think=PAUSE), "arrivals": ClosedLoop(concurrency=12)},
+        "sticky",
+    ),
     "answers of shared text": ({"prefix": SharedPrefix(tokens=200, distinct=3), "samples": 2}, "least-loaded"),
 }
 """Loads that share text, and how they are routed."""
@@ -115,7 +142,10 @@ def test_each_kind_serves_what_it_is_sent_of_shared_text(name: str) -> None:
     fleet = Fleet(routing=routing, weight=3.0, others=(Beside(OTHER, FEW, 1, 1.0),))
     run = simulate(FAST, load, FEW, Options(fleet=fleet))
     whole, by = run.records, np.asarray(run.records.served_by)
-    assert min(np.bincount(by)) > 40 and len(by) == 240 * load.samples == run.counts["finished"]
+    assert min(np.bincount(by)) > 30 and len(by) == 240 * load.samples == run.counts["finished"]
+    before = np.asarray([-1] * len(by) if whole.follows is None else whole.follows)
+    if routing == "sticky":
+        assert np.all((by == by[before])[before >= 0]) and np.mean(by[before < 0] == 0) == pytest.approx(0.75, abs=0.02)
     pages = [one.engine.defaults.block_size for one in (FAST, OTHER)]
     drawn = [load.requests(page).hashes or () for page in pages]
     place = {tuple(names): index for index, names in enumerate(drawn[0])}
