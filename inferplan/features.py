@@ -157,6 +157,7 @@ _MIG = "instances have no NVLink between them, and other links between instances
 _MASKED_RANKS = "masks of one batch are filled while another runs, which only a simulation shows"
 _MEAN_POWER = "the power of devices comes from the simulation, and a job is not simulated"
 _PASSED_OVER = "no engine states how it treats a class whose requests are passed over for want of a slot"
+_OWN_PAGES = "kinds of replicas that divide or store a cache in ways of their own do not read each other's entries"
 _PLAIN_BATCH = "it is known of a plain batch"
 _STEADY = "replicas of one pool are lost under a steady load, and as many bought as that takes"
 _APART = "each request is sent at a time of its own"
@@ -229,7 +230,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("sessions", "classes", "simulate", "each says of every request who sends it, how long it is and when", _LEAVE),
     ("sessions", "samples", "simulate", "the answer that an agent continues from is not stated", _LEAVE),
     ("sessions", "budgets", "plan", "calls of sessions are drawn with their thoughts", "one --thinking-budget"),
-    ("sessions", "elastic unlike", "simulate", _AHEAD, "inferplan simulate or plan, of replicas that stay, all alike"),
+    ("sessions", "elastic", "simulate", _AHEAD, "inferplan simulate or plan, of replicas that stay"),
     ("patience", "static-batches", "simulate", _MID_STEP, _NO_CANCEL),
     # what keeps a cache
     ("tiers", "kv-offload", "simulate", "KV offload is a cache tier too", _AS_TIER),
@@ -261,6 +262,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("page", "tiers classes sessions", "plan", "such a page is not drawn yet", "inferplan plan without --report"),
     ("page", "budgets", "plan", "a page takes one budget of thought", "one --thinking-budget, or no --report"),
     # replicas
+    ("unlike", "shared-tiers", "simulate fleet", _OWN_PAGES, "a tier of each replica's own: no :shared"),
     ("unlike", "users trace job", "fleet", "a mix is bought for a rate of requests", "--rate or --people"),
     ("unlike", "classes", "fleet", "a mix and each of its kinds are held to one set of limits", _LEAVE),
     ("unlike", "failures spare", "fleet", "which of the kinds is lost, or stands by, is not stated", "inferplan plan"),

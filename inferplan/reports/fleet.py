@@ -18,7 +18,8 @@ from inferplan.reports.estimate import deployment_record
 from inferplan.reports.known_error import Served, error_notes, error_record
 from inferplan.reports.people import with_people
 from inferplan.reports.plan import BOTTLENECKS
-from inferplan.reports.plan_figures import quants
+from inferplan.reports.plan_figures import quants, with_them
+from inferplan.serving.class_results import METRICS
 from inferplan.serving.result import SimulationResult
 from inferplan.table import Report
 from inferplan.units import HOURS_PER_MONTH
@@ -29,7 +30,7 @@ def fleet_report(plan: FleetPlan) -> Report:
     question, best, unit = plan.question, plan.best_single, plan.question.prices.currency
     parts, stocks = [_part(plan, part) for part in plan.parts], [_stock(plan, kind) for kind in plan.asked.kinds]
     counted = question.demand.counted
-    designs = [_design(one, counted) for one in {id(way.design): way.design for way in plan.ways}.values()]
+    designs = [_design(one, counted) for one in _designs(plan)]
     mix = {
         "model": question.space.base.model,
         "requests_per_s": question.demand.rate,
@@ -73,7 +74,7 @@ def fleet_report(plan: FleetPlan) -> Report:
 
 def _title(plan: FleetPlan) -> str:
     unit, percentile = plan.question.prices.currency, percentile_of(plan.question.slo)
-    limits = plan.question.slo.limits.items()
+    limits = plan.question.slo.all_limits.items()
     asked = ", ".join(f"{METRIC_NAMES[name]} {percentile} < {short_time(limit)}" for name, limit in limits)
     month, short = plan.cost * HOURS_PER_MONTH, no_month(part.bill for part in plan.parts)
     return (
@@ -85,8 +86,12 @@ def _title(plan: FleetPlan) -> str:
 def _latencies(plan: FleetPlan, run: SimulationResult) -> list[Figure]:
     """At the percentile, those over their limit marked; none where the queue grows."""
     percentile, limits = percentile_of(plan.question.slo), plan.question.slo.limits
-    figures = []
-    for name, value in plan.at_percentile(run).items():
+    figures, at = [], plan.at_percentile(run)
+    for name in (*METRICS, "answer_ttft"):
+        value = at.get(name)
+        if value is None:
+            figures.append(Figure(f"{name}_s", None))
+            continue
         over = " !" * (name in limits and value > limits[name])
         said = f"{short_time(value)}{over}" if run.steady else "-"
         label, kept = f"{METRIC_NAMES[name]} {percentile}", value if run.steady else None
@@ -180,12 +185,14 @@ def _replica(design: Design) -> dict[str, Any]:
     return deployment_record(design.deployment) | {
         "max_num_seqs": design.flags.max_num_seqs,
         "max_num_batched_tokens": design.flags.max_num_batched_tokens,
+        "draft_tokens": design.option.speculation.length or None,
     }
 
 
 def _shape(design: Design) -> str:
     """``"tp2, fp8"``."""
-    return f"{design.deployment.parallel.describe()}, {quants(design.option)}"
+    cap = "" if design.deployment.cap is None else f", {design.deployment.cap.watts:g} W"
+    return f"{design.deployment.parallel.describe()}{with_them(design.option)}{cap}, {quants(design.option)}"
 
 
 def _served(plan: FleetPlan) -> Served:
@@ -200,14 +207,27 @@ def _spread(question: Question) -> str:
     return "sessions" if demand.of_sessions else "conversations" if demand.prefix.turns > 1 else "requests"
 
 
+def _designs(plan: FleetPlan) -> list[Design]:
+    """Those that were simulated, each once."""
+    return list({id(way.design): way.design for way in plan.ways}.values())
+
+
+def _drafts_left(plan: FleetPlan, design: Design) -> str:
+    """Why a replica has no drafts, where some were asked for."""
+    if not plan.question.space.drafting or design.option.speculation.length:
+        return ""
+    forgone = design.option.forgone
+    return f"{design.gpu}: " + ("a replica carries no more with drafts" if forgone is None else forgone.text)
+
+
 def _notes(plan: FleetPlan) -> list[str]:
     question, asked = plan.question, plan.asked
     unit, used = question.prices.currency, question.sizing.utilisation
     lines = [
         f"each replica is loaded to {used:.0%} of its capacity: the mix takes {plan.given:,.2f} "
         f"{question.demand.counted}/s",
-        f"one router spreads the {_spread(question)} over the replicas, in proportion to their capacity; the percentiles "
-        f"are over {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
+        f"one router spreads the {_spread(question)} over the replicas, in proportion to their capacity; the "
+        f"percentiles are over {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
     ]
     if plan.run.converged is False:
         lines.append("this number of requests does not settle the percentiles: they are less sure than 3 %")
@@ -223,6 +243,7 @@ def _notes(plan: FleetPlan) -> list[str]:
     if len(formats) > 1:
         listed = ", ".join(f"{name} on {gpu}" for name, gpu in formats.items())
         lines.append(f"replicas differ in format ({listed}), so their answers may differ: --quant native avoids it")
+    lines += [line for design in _designs(plan) if (line := _drafts_left(plan, design))]
     lines += [f"{gpu} is not used: {why}" for gpu, why in plan.unusable.items()]
     for design in {part.way.design.gpu: part.way.design for part in plan.parts}.values():
         if carried_over(design.option):

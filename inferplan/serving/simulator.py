@@ -187,14 +187,19 @@ def prepare(
     records = _records(requests, options.spool)
     records.tokens_timed = options.tokens_timed
     seed = traffic.seed if isinstance(traffic, Traffic) else 0
-    records.paces = options.speculation.paces(len(requests), seed)
+    drafts = [options.speculation, *(one.speculation or options.speculation for one in options.fleet.others)]
+    paces = [one.paces(len(requests), seed) for one in drafts]
+    records.paces = paces[0]
     cluster = ClusterRun(options.fleet, records, closed, options.progress)
-    cluster.timeline, cluster.starts = options.timeline, starts
+    cluster.timeline, cluster.starts, cluster.paces = options.timeline, starts, paces
     if requests.sessions is not None:
         SessionProcess(cluster)
     elastic = None if options.fleet.scaling is None else ElasticReplicas(cluster)
     beside = ((with_flags(one.deployment, one.flags), one.flags) for one in options.fleet.others)
-    others = [_kind(served, _in_pages(traffic, served[0], requests), options) for served in beside]
+    others = [
+        _kind(served, _in_pages(traffic, served[0], requests), replace(options, speculation=drafted))
+        for served, drafted in zip(beside, drafts[1:])
+    ]
     cluster.build(kind, None if apart is None else _kind(apart, requests, options), others)
     return Prepared(
         deployment=deployment,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, MissingFactError, UsageError
@@ -26,7 +27,10 @@ from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.run_length import steady
 from inferplan.serving.simulator import simulate
+from inferplan.traffic.popularity import Popularity
+from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import Lengths, Media, OpenLoop, SharedPrefix, Slo, Traffic
+from inferplan.work.adapters import LoraAsked
 from tests.cases import for_each
 
 PRICES = price_book(stated=["l40s=1.00", "h100-sxm=32/8"])
@@ -137,6 +141,14 @@ OF_ONE: dict[str, dict[str, Any]] = {
         "demand": {"own": Lengths(mean=256), "prefix": SharedPrefix(tokens=100, distinct=2, turns=3)},
         "options": {"fleet": Fleet(routing="sticky")},
     },
+    "thoughts": {"demand": {"output": ReasoningLengths(thought=Lengths(mean=100), answer=Lengths(mean=30))}},
+    "adapters": {
+        "base": {"lora": LoraAsked(rank=16, slots=4)},
+        "space": {"slots": (4,)},
+        "demand": {"adapters": Popularity(count=8, skew=1.0), "lora_bandwidth": 25e9},
+        "options": {"lora_bandwidth": 25e9},
+    },
+    "drafts": {"space": {"drafting": (Drafting(model=None, length=5, acceptance=1.0),)}, "demand": {"rate": 90.0}},
     "samples": {"demand": {"samples": 4, "own": Lengths(mean=256), "rate": 240.0}},
 }
 """What a load has, as a question and its requests do."""
@@ -148,7 +160,7 @@ def loaded(name: str, rate: float = 60.0) -> Question:
     return replace(
         asked,
         space=replace(asked.space, base=base, **of.get("space", {})),
-        demand=replace(asked.demand, **of["demand"]),
+        demand=replace(asked.demand, **of.get("demand", {})),
     )
 
 
@@ -157,12 +169,18 @@ def test_a_fleet_of_one_kind_is_so_many_replicas(name: str) -> None:
     """To the last bit what ``simulate`` says of them behind the same router."""
     found = plan_fleet(loaded(name), FleetAsked(kinds=(L40S,), designs=1))
     (part,) = found.parts
+    assert (part.way.design.option.speculation.length > 0) == (name == "drafts")
     assert part.replicas > 1 and found.keeps(found.run)
     design, run = part.way.design, found.run
     served = replace(design.deployment, parallel=replace(design.deployment.parallel, replicas=part.replicas))
     count = len(run.records.prompt) // found.question.demand.samples
     traffic = steady(found.question.demand.traffic(found.question.demand.rate or 0.0, 1), count)
-    alone = simulate(served, traffic, design.flags, Options(trim=True, **OF_ONE[name].get("options", {})))
+    alone = simulate(
+        served,
+        traffic,
+        design.flags,
+        Options(trim=True, speculation=design.option.speculation, **OF_ONE[name].get("options", {})),
+    )
     for column in ("arrival", "admitted", "first", "finish"):
         assert bytes(getattr(run.records, column)) == bytes(getattr(alone.records, column))
 

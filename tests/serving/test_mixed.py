@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.offload import OffloadAsked
 from inferplan.errors import UsageError
 from inferplan.estimate.phase import media_seconds
+from inferplan.estimate.structured import Structured
 from inferplan.models.media import MediaAsked
 from inferplan.serving.flags import Flags
 from inferplan.serving.fleet import Beside, Fleet
@@ -21,7 +23,11 @@ from inferplan.serving.records import Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Router, Routing
 from inferplan.serving.simulator import simulate
+from inferplan.serving.techniques.speculation import Speculation
+from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.traffic.conversations import ThinkTime
+from inferplan.traffic.popularity import Popularity
+from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import (
     ClosedLoop,
     Lengths,
@@ -32,7 +38,9 @@ from inferplan.traffic.requests import (
     Traffic,
     parse_lengths,
 )
+from inferplan.traffic.sessions import Agent, NextCall, SessionKind, SessionTraffic
 from inferplan.units import Array
+from inferplan.work.adapters import LoraAsked
 from tests.cases import for_each
 
 FAST = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))
@@ -115,6 +123,48 @@ def test_each_kind_serves_what_it_is_sent(routing: str) -> None:
     assert [one["replicas"] for one in run.conditions["others"]] == [1]
 
 
+LORA = LoraAsked(rank=16, slots=2)
+ON_HOST = OffloadAsked(cpu_offload_gb=2, host="epyc-9654", host_memory="384GB", host_link="50GB/s")
+DRAFTED = Speculation(length=3, acceptance=0.7, texts=0.5)
+WITH: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "thoughts": ({"output": ReasoningLengths(thought=Lengths(mean=30), answer=Lengths(mean=10))}, {}, {}),
+    "adapters": (
+        {"adapters": Popularity(count=6, skew=1.0)},
+        {"lora": LORA},
+        {"lora_bandwidth": 25e9},
+    ),
+    "host weights": ({}, {"offload": ON_HOST}, {}),
+    "drafts": ({}, {}, {"speculation": DRAFTED}),
+    "masks": ({}, {}, {"structured": Structured(share=0.5, mask_time=4e-5, cores=32, bandwidth=63e9)}),
+}
+"""What a load, the deployments and the run have."""
+
+
+@for_each("name", WITH)
+def test_each_kind_serves_what_it_is_sent_with(name: str) -> None:
+    """Its requests alone, with what it has of this, take the same times; of drafts each kind has its own."""
+    of_load, of_request, of_run = WITH[name]
+    kinds = [assemble(Request(model="llama-3.1-8b", gpu=gpu, ideal=True, **of_request)) for gpu in ("h100-sxm", "l4")]
+    load = replace(RECIPE, requests_count=200, **of_load)
+    plain = Speculation(length=1, acceptance=0.5) if name == "drafts" else None
+    fleet = Fleet(weight=3.0, others=(Beside(kinds[1], FEW, 1, 1.0, plain),))
+    run = simulate(kinds[0], load, FEW, Options(fleet=fleet, **of_run))
+    by, sent = np.asarray(run.records.served_by), load.requests()
+    assert np.bincount(by).tolist() == [150, 50] and run.counts["finished"] == 200
+    for member, (deployment, drafts) in enumerate(zip(kinds, (None, plain))):
+        mine = by == member
+        columns = ("prompt", "output", "arrival", "before", "adapters")
+        own = {one: getattr(sent, one)[mine] for one in columns if getattr(sent, one) is not None}
+        changed = of_run if drafts is None else of_run | {"speculation": drafts}
+        alone = simulate(deployment, Requests(**own), FEW, Options(**changed)).records
+        for column in ("first", "finish"):
+            seen = np.asarray(getattr(run.records, column))[mine]
+            assert seen == pytest.approx(np.asarray(getattr(alone, column)), rel=1e-9)
+    if name == "drafts":
+        assert run.records.paces is not None
+        assert np.all(run.records.paces[by == 1] == 1.0) and np.ptp(run.records.paces[by == 0]) > 0.1
+
+
 OTHER = assemble(Request(model="llama-3.1-8b", gpu="l4", engine="trtllm", ideal=True))
 """Its pages hold 32 tokens, those of the others 16."""
 PAUSE = ThinkTime(mean=0.7)
@@ -177,6 +227,63 @@ SEEING = [
     )
     for gpu in ("h100-sxm", "l4")
 ]
+
+
+def test_each_kind_keeps_what_it_drops_in_a_tier_of_its_own() -> None:
+    """Of 40 texts of 1,500 tokens either device holds some: the tier of a kind has what this kind has dropped."""
+    tier = CacheTier(name="host", capacity=8e9, bandwidth=2e10)
+    kinds = [(FAST, replace(FEW, gpu_memory_utilization=0.25)), (OTHER, replace(FEW, gpu_memory_utilization=0.85))]
+    load = replace(RECIPE, requests_count=300, prefix=SharedPrefix(tokens=1500, distinct=40))
+    fleet = Fleet(weight=2.0, others=(Beside(*kinds[1], 1, 1.0),))
+    run = simulate(kinds[0][0], load, kinds[0][1], Options(fleet=fleet, tiers=(tier,)))
+    by = np.asarray(run.records.served_by)
+    for member, (deployment, flags) in enumerate(kinds):
+        drawn, mine = load.requests(deployment.engine.defaults.block_size), np.flatnonzero(by == member)
+        own = replace(
+            drawn,
+            prompt=drawn.prompt[mine],
+            output=drawn.output[mine],
+            arrival=np.asarray(run.records.arrival)[mine],
+            hashes=[(drawn.hashes or ())[request] for request in mine],
+        )
+        alone = simulate(deployment, own, flags, Options(tiers=(tier,))).records
+        assert len(alone.loaded) > 5
+        assert {int(mine[at]): found for at, found in alone.loaded.items()} == {
+            request: found for request, found in run.records.loaded.items() if by[request] == member
+        }
+        assert np.asarray(run.records.finish)[mine] == pytest.approx(np.asarray(alone.finish), rel=1e-9)
+
+
+def test_sessions_stay_where_their_first_call_went_by_weight() -> None:
+    """Each kind gets its share of the sessions, whole; every call is sent once. What a kind is sent takes the same
+    times in a run of its own."""
+    agent = Agent(
+        turns=Lengths(kind="uniform", mean=4, spread=0.5),
+        first=Lengths(mean=400),
+        output=Lengths(mean=30),
+        tool=NextCall(prompt=Lengths(mean=100), time=ThinkTime(mean=0.9)),
+    )
+    kinds = (SessionKind(name="one", share=1.0, agent=agent),)
+    calls = SessionTraffic(kinds=kinds, arrivals=OpenLoop(rate=3.0), sessions_count=120, seed=5).requests()
+    fleet = Fleet(routing="sticky", weight=3.0, others=(Beside(OTHER, FEW, 1, 1.0),))
+    run = simulate(FAST, calls, FEW, Options(fleet=fleet))
+    whole, by = run.records, np.asarray(run.records.served_by)
+    assert whole.sessions is not None and run.counts["finished"] == len(by) == len(calls)
+    of = [by[whole.sessions.of == session] for session in range(120)]
+    assert all(len(set(one)) == 1 for one in of)
+    assert sum(one[0] == 0 for one in of) == 90
+    for member, deployment in enumerate((FAST, OTHER)):
+        page, mine = deployment.engine.defaults.block_size, np.flatnonzero(by == member)
+        names = replace(calls, hashes=whole.hashes).in_blocks(page)
+        own = Requests(
+            prompt=np.asarray(whole.prompt)[mine],
+            output=np.asarray(whole.output)[mine],
+            arrival=np.asarray(whole.arrival)[mine],
+            hashes=[list((names.hashes or ())[request]) for request in mine],
+            hash_block=names.hash_block,
+        )
+        alone = simulate(deployment, own, FEW).records
+        assert np.asarray(whole.finish)[mine] == pytest.approx(np.asarray(alone.finish), rel=1e-9)
 
 
 def test_each_kind_looks_at_images_at_its_own_pace() -> None:
