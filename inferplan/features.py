@@ -165,6 +165,7 @@ _ONE_PASS = "an encoder reads the whole prompt in one pass"
 _LATE_ONES = "a replica that is ordered has an empty cache, and as this routing is modelled it never gets a request"
 _ONE_POOL = "it is known of one pool, for requests that share nothing"
 _STAGES = "every layer of its decoder reads the output of its encoder"
+_WHICH_KIND = "which of the kinds is lost, ordered or stands by is not stated"
 _WHICH_POOL = "no engine documents caches in transit from or to a pool that loses a replica"
 _WHOLE_BLOCKS = "each pass computes its whole block and the logits of every token of it"
 _WHOLE_RUN = "failures are at times of the whole run"
@@ -265,7 +266,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("unlike", "shared-tiers", "simulate fleet", _OWN_PAGES, "a tier of each replica's own: no :shared"),
     ("unlike", "users trace job", "fleet", "a mix is bought for a rate of requests", "--rate or --people"),
     ("unlike", "classes", "fleet", "a mix and each of its kinds are held to one set of limits", _LEAVE),
-    ("unlike", "failures spare", "fleet", "which of the kinds is lost, or stands by, is not stated", "inferplan plan"),
+    ("unlike", "failures spare", "fleet", _WHICH_KIND, "inferplan plan"),
     ("unlike", "confidence miss-cost", "fleet", "capacities are those that are predicted", "inferplan plan"),
     ("unlike", "budgets", "fleet", "a mix is found for one budget of thought", "one --thinking-budget"),
     ("unlike", "routing", "fleet", "each kind gets its share of the requests by its weight", "leave --routing out"),
@@ -276,9 +277,10 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("cadence", "pools", "simulate plan", "no server of such pools both computes prompts and decodes", _LEAVE),
     ("pools", "failures", "simulate", _WHICH_POOL, _ALIKE),
     ("pools", "replicas", "simulate", "pools have numbers of their own", "leave --replicas out"),
-    ("pools", "elastic unlike", "simulate", _ONE_POOL, _ALIKE),
+    ("pools", "elastic", "simulate", _ONE_POOL, _ALIKE),
+    ("pools", "unlike", "simulate", "a cache moves only between replicas that divide and store it alike", _ALIKE),
     ("pools", "anchor", "simulate", "the measured runs had engines that compute prompts and decode", _LEAVE),
-    ("unlike", "failures elastic", "simulate", _ONE_POOL, _ALIKE),
+    ("unlike", "failures elastic", "simulate", _WHICH_KIND, _ALIKE),
     ("elastic", "prefix-aware", "simulate", _LATE_ONES, _ROUTED),
     ("elastic", "users", "simulate", _AHEAD, _OPEN),
     ("elastic", "anchor", "simulate", _ANCHOR_STAYS, _LEAVE),
