@@ -278,7 +278,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("pools", "failures", "simulate", _WHICH_POOL, _ALIKE),
     ("pools", "replicas", "simulate", "pools have numbers of their own", "leave --replicas out"),
     ("pools", "elastic", "simulate", _ONE_POOL, _ALIKE),
-    ("pools", "unlike", "simulate", "a cache moves only between replicas that divide and store it alike", _ALIKE),
+    ("pools", "unlike", "simulate", "no router deals requests out to pairs of pools and to whole replicas", _ALIKE),
     ("pools", "anchor", "simulate", "the measured runs had engines that compute prompts and decode", _LEAVE),
     ("unlike", "failures elastic", "simulate", _WHICH_KIND, _ALIKE),
     ("elastic", "prefix-aware", "simulate", _LATE_ONES, _ROUTED),

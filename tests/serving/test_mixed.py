@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import media_seconds
 from inferplan.estimate.structured import Structured
 from inferplan.models.media import MediaAsked
@@ -42,6 +43,7 @@ from inferplan.traffic.sessions import Agent, NextCall, SessionKind, SessionTraf
 from inferplan.units import Array
 from inferplan.work.adapters import LoraAsked
 from tests.cases import for_each
+from tests.serving.plain_time import CLOSE, plain, seconds
 
 FAST = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))
 SLOW = assemble(Request(model="llama-3.1-8b", gpu="l4", ideal=True))
@@ -227,6 +229,41 @@ SEEING = [
     )
     for gpu in ("h100-sxm", "l4")
 ]
+
+
+def of_pages(tokens: int) -> Deployment:
+    """A second per step and a tenth per token, with a cache in pages of so many."""
+    made = plain(prefix_caching=True)
+    pages = made.engine.defaults.model_copy(update={"block_size": tokens})
+    return replace(made, engine=made.engine.model_copy(update={"defaults": pages}))
+
+
+BY_HAND: list[tuple[SharedPrefix, int, list[list[float]]]] = [
+    # 15 tokens each; the second one finds the 10 that are shared, or 8 of them
+    (SharedPrefix(tokens=10), 5, [[15, 5], [15, 7]]),
+    # 10, then 10 + 2 + 10; of the first turn 11 are computed, or 8 in whole pages
+    (SharedPrefix(turns=2, think=ThinkTime(mean=7.0)), 10, [[10, 11], [10, 14]]),
+]
+"""Prompts, and the tokens that each kind computes of its first and its second."""
+
+
+@for_each("prefix, own, computed", BY_HAND)
+def test_pages_of_two_kinds_by_hand(prefix: SharedPrefix, own: int, computed: list[list[float]]) -> None:
+    """Pages of one token and of four: a request alone waits a second and a tenth per token that it computes."""
+    load = Traffic(
+        arrivals=OpenLoop(rate=0.1, kind="constant"),
+        prompt=Lengths(mean=own),
+        output=Lengths(mean=2),
+        requests_count=4,
+        prefix=prefix,
+    )
+    fleet = Fleet(
+        routing="sticky" if prefix.turns > 1 else "round-robin", others=(Beside(of_pages(4), Flags(), 1, 1.0),)
+    )
+    run = simulate(of_pages(1), load, Flags(), Options(fleet=fleet))
+    waits, by = np.asarray(run.records.first) - np.asarray(run.records.arrival), np.asarray(run.records.served_by)
+    for member, tokens in enumerate(computed):
+        assert waits[by == member] == pytest.approx([seconds(count) for count in tokens], rel=CLOSE)
 
 
 def test_each_kind_keeps_what_it_drops_in_a_tier_of_its_own() -> None:
