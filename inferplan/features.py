@@ -265,7 +265,6 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     # replicas
     ("unlike", "shared-tiers", "simulate fleet", _OWN_PAGES, "a tier of each replica's own: no :shared"),
     ("unlike", "users trace job", "fleet", "a mix is bought for a rate of requests", "--rate or --people"),
-    ("unlike", "classes", "fleet", "a mix and each of its kinds are held to one set of limits", _LEAVE),
     ("unlike", "failures spare", "fleet", _WHICH_KIND, "inferplan plan"),
     ("unlike", "confidence miss-cost", "fleet", "capacities are those that are predicted", "inferplan plan"),
     ("unlike", "budgets", "fleet", "a mix is found for one budget of thought", "one --thinking-budget"),

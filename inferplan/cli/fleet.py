@@ -24,7 +24,7 @@ from inferplan.table import Report
 
 _NOT_HERE = (
     *(one.name for kind in (PowerBudget, StartAsked) for one in options_of(kind)),
-    *("routing", "users", "trace", "requests", "deadline", "gpu", "classes", "queue"),
+    *("routing", "users", "trace", "requests", "deadline", "gpu"),
     *("redundant_experts", "two_batch_overlap", "prefill_redundant_experts", "prefill_two_batch_overlap"),
     *("aggregated", "confidence", "miss_cost", "spare", "anchor"),
     *("survive", "restart", "mtbf", "max_cost", "api_price"),
@@ -35,7 +35,7 @@ _NOT_HERE = (
 def _gpus(values: dict[str, Any]) -> list[str]:
     """Those that may be used. Raises ``UsageError`` without any, and without a load."""
     kinds = FleetAsked(kinds=question_of(Stocks, {"own": values["own"], "rent": values["rent"]}).kinds).kinds
-    if all(values[name] is None for name in ("rate", "people", "session_rate")):
+    if all(values[name] is None for name in ("rate", "people", "session_rate", "classes")):
         hint = "--session-rate 0.2/s" if values["sessions"] else "--rate 20, in requests/s, or --people 2000"
         raise UsageError("a fleet needs a rate, or people", hint=hint)
     return [kind.gpu for kind in kinds]

@@ -25,7 +25,7 @@ from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point, search
 from inferplan.planning.sizing import CAPACITY_TOLERANCE, MOST_GROWTH, Simulations
-from inferplan.planning.verify import QUOTED, SHOWN, calls_for, options_of, routing_of, spans, visits
+from inferplan.planning.verify import QUOTED, SHOWN, calls_for, limited, options_of, routing_of, spans, visits
 from inferplan.serving.batch_means import RunPrecision, fewest_values
 from inferplan.serving.class_results import at_percentile, metrics_of
 from inferplan.serving.fleet import Beside, Fleet
@@ -235,7 +235,7 @@ def _at_the_rate_of_people(question: Question, designs: Sequence[Design]) -> Que
         return question
     shortest = min(answer_alone(one.deployment, demand) for one in designs)
     demand.people.require_one_each(shortest)
-    return replace(question, demand=replace(demand, rate=demand.people.rate(shortest)))
+    return replace(question, demand=replace(demand, rate=demand.samples * demand.people.rate(shortest)))
 
 
 def _require_sold(kind: Kind, question: Question) -> None:
@@ -366,9 +366,12 @@ def _confirmed(
 
 def _keeps(run: SimulationResult, question: Question) -> bool:
     """Whether a mix, or a part of it, keeps the limits."""
-    slo = question.slo
     kept = run.steady and _session_kept(run, question)
-    return kept and all(at_percentile(run, name, slo.percentile) <= most for name, most in slo.limits.items())
+    return kept and all(
+        at_percentile(part, name, slo.percentile) <= most
+        for slo, part in limited(run, question.slo)
+        for name, most in slo.limits.items()
+    )
 
 
 def _session_kept(run: SimulationResult, question: Question) -> bool:
@@ -416,7 +419,8 @@ def simulate_mix(
             for way, number, _ in others
         ),
     )
-    values = _MARGIN * fewest_values(slo.percentile) / min(share for _, _, share in shares)
+    rarest = [fewest_values(one.slo.percentile) / one.share for one in demand.classes if one.slo.limits]
+    values = _MARGIN * max(rarest or [fewest_values(slo.percentile)]) / min(share for _, _, share in shares)
     lasting = max(way.design.option.e2el for way, _, _ in shares)
     filled = max(visits(demand, sum(number for _, number, _ in shares)), spans(demand, rate, lasting))
     fewest = ceil(min(max(precision.fewest, values, _LIVES * rate * lasting, filled), _MOST_REQUESTS))

@@ -496,7 +496,7 @@ def surely_kept(checked: Verified, slo: Slo) -> bool:
         return False
     return all(
         share < _CLEARLY_KEPT and share * (1.0 + 2.0 * _error(getattr(part, name), one.slo.percentile)) < 1.0
-        for one, (_, part) in zip(checked.kept(slo), _limited(result, slo))
+        for one, (_, part) in zip(checked.kept(slo), limited(result, slo))
         for name, share in one.shares(slo.limits).items()
     )
 
@@ -507,7 +507,7 @@ def _clear(checked: Verified, slo: Slo, look: float) -> bool:
     if result is None or result.counts["arrived"] >= look / 2 or checked.verdict == "overloaded":
         return True
     kept = True
-    for one, (_, part) in zip(checked.kept(slo), _limited(result, slo)):
+    for one, (_, part) in zip(checked.kept(slo), limited(result, slo)):
         for name, share in one.shares(slo.limits).items():
             error = _error(getattr(part, name), one.slo.percentile)
             if share > _CLEARLY_MISSED or share * (1.0 - error) > 1.0:
@@ -539,7 +539,7 @@ def seen_longer(checked: Verified, question: Question, factor: float) -> Verifie
         return checked
     if not slo.limits.keys() >= checked.violations(slo).keys():  # of the time of a session no error is known
         return checked
-    for one, (_, part) in zip(checked.kept(slo), _limited(checked.result, slo)):
+    for one, (_, part) in zip(checked.kept(slo), limited(checked.result, slo)):
         for name, share in one.shares(slo.limits).items():
             if share * (1.0 - _error(getattr(part, name), one.slo.percentile)) > 1.0:
                 return checked
@@ -548,7 +548,7 @@ def seen_longer(checked: Verified, question: Question, factor: float) -> Verifie
     return replace(told, growth=checked.growth, lengthened=True)
 
 
-def _limited(result: SimulationResult, slo: Slo) -> list[tuple[Slo, SimulationResult]]:
+def limited(result: SimulationResult, slo: Slo) -> list[tuple[Slo, SimulationResult]]:
     """What of a run is held to which limits: its classes, or all of it."""
     return [(one.slo, part) for one, part in class_parts(result)] or [(slo, result)]
 
@@ -691,7 +691,7 @@ def _enough(result: SimulationResult, slo: Slo) -> bool:
             return False
     return all(
         len(getattr(part, name)) >= fewest_values(own.percentile)
-        for own, part in _limited(result, slo)
+        for own, part in limited(result, slo)
         if len(part.e2el)
         for name in own.limits
     )

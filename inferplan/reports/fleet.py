@@ -6,13 +6,14 @@ from typing import Any
 
 from inferplan.catalog.bills import no_month, price_text
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
-from inferplan.planning.demand import METRIC_NAMES, percentile_of
+from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.planning.design import Design
 from inferplan.planning.finalists import carried_over
 from inferplan.planning.fleet import FleetPlan, ReplicaGroup, Single
 from inferplan.planning.machines import Kind
 from inferplan.planning.question import Question
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
+from inferplan.reports.classes import class_tables
 from inferplan.reports.cost import bill_record
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.known_error import Served, error_notes, error_record
@@ -34,7 +35,7 @@ def fleet_report(plan: FleetPlan) -> Report:
     mix = {
         "model": question.space.base.model,
         "requests_per_s": question.demand.rate,
-        "slo": {f"{name}_s": limit for name, limit in question.slo.limits.items()},
+        "slo": None if question.demand.classes else {f"{name}_s": limit for name, limit in question.slo.limits.items()},
         "percentile": question.slo.percentile,
         "utilisation": question.sizing.utilisation,
         "own_price_per_device_hour": plan.asked.own_price,
@@ -54,6 +55,7 @@ def fleet_report(plan: FleetPlan) -> Report:
         "alone": [record(_single(plan, single)) for single in plan.singles],
         "stock": [record(stock) for stock in stocks],
         "designs": [record(design) for design in designs],
+        "classes": plan.run.to_dict()["classes"],
     }
     dearest_last = sorted(plan.singles, key=lambda single: single.cost)
     whole = [text("fleet", "the mix", left=True), Figure("", plan.devices, "GPUs", ",")]
@@ -64,6 +66,7 @@ def fleet_report(plan: FleetPlan) -> Report:
         side_by_side("One kind of GPU alone", [whole, *(_single(plan, single) for single in dearest_last)]),
         side_by_side("Stock, in GPUs", stocks),
         side_by_side(carried, designs),
+        *class_tables(mix["classes"] or ()),
     ]
     flat = [record(figure for figure in part if figure.key not in ("replica", "bill")) for part in parts]
     opening = [] if question.borrowed is None else [question.borrowed.choice()]
@@ -73,9 +76,8 @@ def fleet_report(plan: FleetPlan) -> Report:
 
 
 def _title(plan: FleetPlan) -> str:
-    unit, percentile = plan.question.prices.currency, percentile_of(plan.question.slo)
-    limits = plan.question.slo.all_limits.items()
-    asked = ", ".join(f"{METRIC_NAMES[name]} {percentile} < {short_time(limit)}" for name, limit in limits)
+    unit = plan.question.prices.currency
+    asked = limits_in_words(plan.question.slo, plan.question.demand.classes)
     month, short = plan.cost * HOURS_PER_MONTH, no_month(part.bill for part in plan.parts)
     return (
         f"{plan.question.space.base.model}: {plan.question.demand.describe()}; {asked}: {plan.cost:,.2f} {unit}/h, "
@@ -86,13 +88,14 @@ def _title(plan: FleetPlan) -> str:
 def _latencies(plan: FleetPlan, run: SimulationResult) -> list[Figure]:
     """At the percentile, those over their limit marked; none where the queue grows."""
     percentile, limits = percentile_of(plan.question.slo), plan.question.slo.limits
+    held = {} if plan.question.demand.classes else limits  # each class has limits of its own
     figures, at = [], plan.at_percentile(run)
     for name in (*METRICS, "answer_ttft"):
         value = at.get(name)
         if value is None:
             figures.append(Figure(f"{name}_s", None))
             continue
-        over = " !" * (name in limits and value > limits[name])
+        over = " !" * (name in held and value > held[name])
         said = f"{short_time(value)}{over}" if run.steady else "-"
         label, kept = f"{METRIC_NAMES[name]} {percentile}", value if run.steady else None
         figures.append(Figure(f"{name}_s", kept, label, text=said, seen=name in limits))

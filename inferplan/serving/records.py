@@ -198,6 +198,8 @@ class Records:
             setattr(part, name, _packed("d", np.asarray(getattr(self, name))[which]))
         part.status = _codes(np.frombuffer(self.status, dtype=np.uint8)[which].tobytes())
         part.paces = None if self.paces is None else self.paces[which]
+        if self.of is not None:
+            part.classed(self.classes, np.asarray(self.of)[which])
         return part
 
     def in_order(self) -> None:

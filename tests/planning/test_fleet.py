@@ -22,6 +22,7 @@ from inferplan.planning.option import Sizing
 from inferplan.planning.plan import plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
+from inferplan.planning.verify import limited
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
@@ -29,7 +30,7 @@ from inferplan.serving.run_length import steady
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.reasoning import ReasoningLengths
-from inferplan.traffic.requests import Lengths, Media, OpenLoop, SharedPrefix, Slo, Traffic
+from inferplan.traffic.requests import Lengths, Media, OpenLoop, SharedPrefix, Slo, Traffic, TrafficClass
 from inferplan.work.adapters import LoraAsked
 from tests.cases import for_each
 
@@ -131,6 +132,10 @@ def test_a_capacity_that_is_too_large_is_found_out_at_the_load_it_is_sized_for(m
         assert np.percentile(late.tpot, 95.0) <= 0.08 * 1.02
 
 
+CLASSES = tuple(
+    TrafficClass(name=name, share=0.5, prompt=Lengths(mean=prompt), output=Lengths(mean=40), slo=Slo(ttft=limit))
+    for name, prompt, limit in (("short", 200, 0.5), ("long", 600, 0.6))
+)
 OF_ONE: dict[str, dict[str, Any]] = {
     "media": {
         "model": "qwen2.5-vl-3b",
@@ -141,6 +146,7 @@ OF_ONE: dict[str, dict[str, Any]] = {
         "demand": {"own": Lengths(mean=256), "prefix": SharedPrefix(tokens=100, distinct=2, turns=3)},
         "options": {"fleet": Fleet(routing="sticky")},
     },
+    "classes": {"demand": {"classes": CLASSES, "prompt": Lengths(mean=400), "output": Lengths(mean=40)}},
     "thoughts": {"demand": {"output": ReasoningLengths(thought=Lengths(mean=100), answer=Lengths(mean=30))}},
     "adapters": {
         "base": {"lora": LoraAsked(rank=16, slots=4)},
@@ -169,9 +175,11 @@ def test_a_fleet_of_one_kind_is_so_many_replicas(name: str) -> None:
     """To the last bit what ``simulate`` says of them behind the same router."""
     found = plan_fleet(loaded(name), FleetAsked(kinds=(L40S,), designs=1))
     (part,) = found.parts
+    for slo, of in limited(run := found.run, found.question.slo):
+        assert all(np.percentile(getattr(of, limit), slo.percentile) <= most for limit, most in slo.limits.items())
     assert (part.way.design.option.speculation.length > 0) == (name == "drafts")
     assert part.replicas > 1 and found.keeps(found.run)
-    design, run = part.way.design, found.run
+    design = part.way.design
     served = replace(design.deployment, parallel=replace(design.deployment.parallel, replicas=part.replicas))
     count = len(run.records.prompt) // found.question.demand.samples
     traffic = steady(found.question.demand.traffic(found.question.demand.rate or 0.0, 1), count)

@@ -37,6 +37,7 @@ from inferplan.traffic.requests import (
     Requests,
     SharedPrefix,
     Traffic,
+    TrafficClass,
     parse_lengths,
 )
 from inferplan.traffic.sessions import Agent, NextCall, SessionKind, SessionTraffic
@@ -128,6 +129,10 @@ def test_each_kind_serves_what_it_is_sent(routing: str) -> None:
 LORA = LoraAsked(rank=16, slots=2)
 ON_HOST = OffloadAsked(cpu_offload_gb=2, host="epyc-9654", host_memory="384GB", host_link="50GB/s")
 DRAFTED = Speculation(length=3, acceptance=0.7, texts=0.5)
+URGENT = tuple(
+    TrafficClass(name=name, share=0.5, priority=rank, prompt=Lengths(mean=400), output=Lengths(mean=60))
+    for rank, name in enumerate(("first", "last"))
+)
 WITH: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "thoughts": ({"output": ReasoningLengths(thought=Lengths(mean=30), answer=Lengths(mean=10))}, {}, {}),
     "adapters": (
@@ -135,6 +140,7 @@ WITH: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"lora": LORA},
         {"lora_bandwidth": 25e9},
     ),
+    "classes": ({"classes": URGENT}, {}, {}),
     "host weights": ({}, {"offload": ON_HOST}, {}),
     "drafts": ({}, {}, {"speculation": DRAFTED}),
     "masks": ({}, {}, {"structured": Structured(share=0.5, mask_time=4e-5, cores=32, bandwidth=63e9)}),
@@ -149,16 +155,17 @@ def test_each_kind_serves_what_it_is_sent_with(name: str) -> None:
     kinds = [assemble(Request(model="llama-3.1-8b", gpu=gpu, ideal=True, **of_request)) for gpu in ("h100-sxm", "l4")]
     load = replace(RECIPE, requests_count=200, **of_load)
     plain = Speculation(length=1, acceptance=0.5) if name == "drafts" else None
-    fleet = Fleet(weight=3.0, others=(Beside(kinds[1], FEW, 1, 1.0, plain),))
-    run = simulate(kinds[0], load, FEW, Options(fleet=fleet, **of_run))
+    flags = replace(FEW, max_num_seqs=2, queue="priority") if name == "classes" else FEW
+    fleet = Fleet(weight=3.0, others=(Beside(kinds[1], flags, 1, 1.0, plain),))
+    run = simulate(kinds[0], load, flags, Options(fleet=fleet, **of_run))
     by, sent = np.asarray(run.records.served_by), load.requests()
     assert np.bincount(by).tolist() == [150, 50] and run.counts["finished"] == 200
     for member, (deployment, drafts) in enumerate(zip(kinds, (None, plain))):
         mine = by == member
-        columns = ("prompt", "output", "arrival", "before", "adapters")
+        columns = ("prompt", "output", "arrival", "before", "adapters", "of")
         own = {one: getattr(sent, one)[mine] for one in columns if getattr(sent, one) is not None}
         changed = of_run if drafts is None else of_run | {"speculation": drafts}
-        alone = simulate(deployment, Requests(**own), FEW, Options(**changed)).records
+        alone = simulate(deployment, Requests(**own, classes=load.classes), flags, Options(**changed)).records
         for column in ("first", "finish"):
             seen = np.asarray(getattr(run.records, column))[mine]
             assert seen == pytest.approx(np.asarray(getattr(alone, column)), rel=1e-9)
