@@ -66,7 +66,7 @@ def fleet_report(plan: FleetPlan) -> Report:
         side_by_side("One kind of GPU alone", [whole, *(_single(plan, single) for single in dearest_last)]),
         side_by_side("Stock, in GPUs", stocks),
         side_by_side(carried, designs),
-        *class_tables(mix["classes"] or ()),
+        *(class_tables(mix["classes"]) if mix["classes"] else ()),
     ]
     flat = [record(figure for figure in part if figure.key not in ("replica", "bill")) for part in parts]
     opening = [] if question.borrowed is None else [question.borrowed.choice()]
