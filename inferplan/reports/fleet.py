@@ -22,6 +22,7 @@ from inferplan.reports.plan import BOTTLENECKS
 from inferplan.reports.plan_figures import quants, with_them
 from inferplan.serving.class_results import METRICS
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.techniques.tiers import tier_records
 from inferplan.table import Report
 from inferplan.units import HOURS_PER_MONTH
 
@@ -32,6 +33,7 @@ def fleet_report(plan: FleetPlan) -> Report:
     parts, stocks = [_part(plan, part) for part in plan.parts], [_stock(plan, kind) for kind in plan.asked.kinds]
     counted = question.demand.counted
     designs = [_design(one, counted) for one in _designs(plan)]
+    told = plan.run.to_dict()
     mix = {
         "model": question.space.base.model,
         "requests_per_s": question.demand.rate,
@@ -55,7 +57,7 @@ def fleet_report(plan: FleetPlan) -> Report:
         "alone": [record(_single(plan, single)) for single in plan.singles],
         "stock": [record(stock) for stock in stocks],
         "designs": [record(design) for design in designs],
-        "classes": plan.run.to_dict()["classes"],
+        **{key: told[key] for key in ("prefix_cache_hit_rate", "cache_tiers", "classes")},
     }
     dearest_last = sorted(plan.singles, key=lambda single: single.cost)
     whole = [text("fleet", "the mix", left=True), Figure("", plan.devices, "GPUs", ",")]
@@ -215,12 +217,23 @@ def _designs(plan: FleetPlan) -> list[Design]:
     return list({id(way.design): way.design for way in plan.ways}.values())
 
 
-def _drafts_left(plan: FleetPlan, design: Design) -> str:
-    """Why a replica has no drafts, where some were asked for."""
-    if not plan.question.space.drafting or design.option.speculation.length:
+def _left_out(plan: FleetPlan, design: Design) -> list[str]:
+    """Why a replica has no drafts, or nothing on its host, where some were asked for."""
+    space, option, lines = plan.question.space, design.option, list[str]()
+    if space.drafting and not option.speculation.length:
+        lines.append("a replica carries no more with drafts" if option.forgone is None else option.forgone.text)
+    if space.placed and not design.deployment.elsewhere:
+        lines.append("a replica carries no more with weights on its host")
+    return [f"{design.gpu}: {line}" for line in lines]
+
+
+def _found(plan: FleetPlan) -> str:
+    """What caches found of the prompts, where these share text."""
+    demand, tiers = plan.question.demand, tier_records(plan.run)
+    if demand.own is None and not demand.of_sessions:
         return ""
-    forgone = design.option.forgone
-    return f"{design.gpu}: " + ("a replica carries no more with drafts" if forgone is None else forgone.text)
+    by_tier = [f"{one['hit_rate']:.1%} in {one['name']}" for one in tiers or ()]
+    return f"found of the prompt tokens: {', '.join(by_tier) or f'{plan.run.hit_rate:.1%}'}"
 
 
 def _notes(plan: FleetPlan) -> list[str]:
@@ -246,7 +259,7 @@ def _notes(plan: FleetPlan) -> list[str]:
     if len(formats) > 1:
         listed = ", ".join(f"{name} on {gpu}" for name, gpu in formats.items())
         lines.append(f"replicas differ in format ({listed}), so their answers may differ: --quant native avoids it")
-    lines += [line for design in _designs(plan) if (line := _drafts_left(plan, design))]
+    lines += [*filter(None, [_found(plan)]), *(line for design in _designs(plan) for line in _left_out(plan, design))]
     lines += [f"{gpu} is not used: {why}" for gpu, why in plan.unusable.items()]
     for design in {part.way.design.gpu: part.way.design for part in plan.parts}.values():
         if carried_over(design.option):
