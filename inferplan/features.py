@@ -159,13 +159,14 @@ _MIG = "instances have no NVLink between them, and other links between instances
 _MASKED_RANKS = "masks of one batch are filled while another runs, which only a simulation shows"
 _MEAN_POWER = "the power of devices comes from the simulation, and a job is not simulated"
 _PASSED_OVER = "no engine states how it treats a class whose requests are passed over for want of a slot"
+_OWN_PAGES = "kinds of replicas that divide or store a cache in ways of their own do not read each other's entries"
 _PLAIN_BATCH = "it is known of a plain batch"
 _STEADY = "replicas of one pool are lost under a steady load, and as many bought as that takes"
-_PLAIN = "requests are text that shares nothing"
 _ONE_PASS = "an encoder reads the whole prompt in one pass"
 _LATE_ONES = "a replica that is ordered has an empty cache, and as this routing is modelled it never gets a request"
 _ONE_POOL = "it is known of one pool, for requests that share nothing"
 _STAGES = "every layer of its decoder reads the output of its encoder"
+_WHICH_KIND = "which of the kinds is lost, ordered or stands by is not stated"
 _WHICH_POOL = "no engine documents caches in transit from or to a pool that loses a replica"
 _WHOLE_BLOCKS = "each pass computes its whole block and the logits of every token of it"
 _WHOLE_RUN = "failures are at times of the whole run"
@@ -232,7 +233,6 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("sessions", "classes", "simulate", "each says of every request who sends it, how long it is and when", _LEAVE),
     ("sessions", "samples", "simulate", "the answer that an agent continues from is not stated", _LEAVE),
     ("sessions", "budgets", "plan", "calls of sessions are drawn with their thoughts", "one --thinking-budget"),
-    ("sessions", "unlike", "simulate", _AHEAD, "inferplan simulate or plan, of replicas that stay, all alike"),
     ("patience", "static-batches", "simulate", _MID_STEP, _NO_CANCEL),
     # what keeps a cache
     ("tiers", "kv-offload", "simulate", "KV offload is a cache tier too", _AS_TIER),
@@ -264,17 +264,21 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("page", "tiers classes sessions", "plan", "such a page is not drawn yet", "inferplan plan without --report"),
     ("page", "budgets", "plan", "a page takes one budget of thought", "one --thinking-budget, or no --report"),
     # replicas
-    ("unlike", "shared-text turns samples media", "fleet", _PLAIN, _LENGTHS),
+    ("unlike", "shared-tiers", "simulate fleet", _OWN_PAGES, "a tier of each replica's own: no :shared"),
+    ("unlike", "users trace job", "fleet", "a mix is bought for a rate of requests", "--rate or --people"),
+    ("unlike", "failures spare", "fleet", _WHICH_KIND, "inferplan plan"),
+    ("unlike", "confidence miss-cost", "fleet", "capacities are those that are predicted", "inferplan plan"),
+    ("unlike", "budgets", "fleet", "a mix is found for one budget of thought", "one --thinking-budget"),
+    ("unlike", "routing", "fleet", "each kind gets its share of the requests by its weight", "leave --routing out"),
     ("elastic", "replicas", "day", "the policies say how many there are", "--min-replicas and --max-replicas"),
     ("cadence", "pipelines", "estimate simulate plan", "its count of batches in flight is not known", _LEAVE),
     ("cadence", "pools", "simulate plan", "no server of such pools both computes prompts and decodes", _LEAVE),
     ("pools", "failures", "simulate", _WHICH_POOL, _ALIKE),
     ("pools", "replicas", "simulate", "pools have numbers of their own", "leave --replicas out"),
-    ("pools", "elastic unlike", "simulate", _ONE_POOL, _ALIKE),
+    ("pools", "elastic", "simulate", _ONE_POOL, _ALIKE),
+    ("pools", "unlike", "simulate", "no router deals requests out to pairs of pools and to whole replicas", _ALIKE),
     ("pools", "anchor", "simulate", "the measured runs had engines that compute prompts and decode", _LEAVE),
-    ("unlike", "failures elastic", "simulate", _ONE_POOL, _ALIKE),
-    ("unlike", "sticky prefix-aware", "simulate", _ONE_POOL, _ROUTED),
-    ("unlike", "users turns", "simulate", _AHEAD, _OPEN),
+    ("unlike", "failures elastic", "simulate", _WHICH_KIND, _ALIKE),
     ("elastic", "prefix-aware", "simulate", _LATE_ONES, _ROUTED),
     ("elastic", "users", "simulate", _AHEAD, _OPEN),
     ("elastic", "anchor", "simulate", _ANCHOR_STAYS, _LEAVE),

@@ -427,6 +427,7 @@ PLANNED: dict[str, Callable[[Planned], None]] = {
     "encodes": lambda of: (of.base.update(model="bge-m3"), of.demand.update(output=Lengths(mean=1.0))),
     "drafts": lambda of: of.space.update(drafting=(Drafting(model=None, length=2, acceptance=0.6),)),
     "tiers": lambda of: of.question.update(chains=((HOST,),)),
+    "shared-tiers": lambda of: (of.prefix(turns=2), of.question.update(chains=((replace(HOST, shared=True),),))),
     "cadence": lambda of: of.base.update(flags=EngineFlags(prefill_schedule_interval=4)),
     "pipelines": lambda of: of.space.update(pp=(2,), most=2),
     "attention-dp": lambda of: (of.base.update(model=EXPERTS), of.space.update(dp=(2,), ep=(2,), most=2)),

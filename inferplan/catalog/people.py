@@ -196,9 +196,9 @@ def people_load(values: dict[str, Any], people: People | None, closed: str | Non
         return values
     if values.get("sessions"):
         return {**values, "session_rate": people.session_rate}
+    think = people.think if (values.get("turns") or 1) > 1 else None
     if closed is None:
-        return {**values, "rate": people.rate(0.0), "think_time": None}
+        return {**values, "rate": people.rate(0.0), "think_time": think}
     if people.session_rate is None:
         return {**values, closed: people.count, "think_time": people.think}
-    think = people.think if (values.get("turns") or 1) > 1 else None
     return {**values, "rate": people.session_rate * people.turns, "think_time": think}

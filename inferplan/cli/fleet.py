@@ -6,18 +6,13 @@ from typing import Any
 
 import click
 
-from inferplan.answers.drafting import DraftsTried
-from inferplan.catalog.offload import OffloadsTried
-from inferplan.catalog.sessions import SessionsAsked
 from inferplan.cli.declared import gets, options_of, with_options
 from inferplan.cli.layers import Layered
 from inferplan.cli.options import counting, report_options
 from inferplan.cli.plan import question_options_without
 from inferplan.errors import UsageError
-from inferplan.estimate.structured import Structured
 from inferplan.extras import require
 from inferplan.fields import option_values, question_of
-from inferplan.models.media import MediaAsked
 from inferplan.planning.fleet import FleetAsked, plan_fleet
 from inferplan.planning.machines import Stocks
 from inferplan.planning.power import PowerBudget
@@ -26,30 +21,23 @@ from inferplan.reports.fleet import fleet_report
 from inferplan.serving.cold_start import StartAsked
 from inferplan.steps import Steps
 from inferplan.table import Report
-from inferplan.traffic.popularity import AdaptersNamed
-from inferplan.traffic.requests import SharedPrefix
-from inferplan.traffic.thoughts import ThoughtsAsked
-from inferplan.work.adapters import LoraAsked
 
-_QUESTIONS_ELSEWHERE = (
-    *(AdaptersNamed, DraftsTried, LoraAsked, MediaAsked, OffloadsTried, PowerBudget),
-    *(SessionsAsked, SharedPrefix, StartAsked, Structured, ThoughtsAsked),
-)
 _NOT_HERE = (
-    *(one.name for kind in _QUESTIONS_ELSEWHERE for one in options_of(kind) if one.name != "think_time"),
-    *("samples", "cache_tier", "routing", "users", "trace", "requests", "deadline", "gpu", "classes", "queue"),
+    *(one.name for kind in (PowerBudget, StartAsked) for one in options_of(kind)),
+    *("routing", "users", "trace", "requests", "deadline", "gpu"),
     *("redundant_experts", "two_batch_overlap", "prefill_redundant_experts", "prefill_two_batch_overlap"),
-    *("session_time", "answer_ttft", "power_cap", "aggregated", "confidence", "miss_cost", "spare", "anchor"),
+    *("aggregated", "confidence", "miss_cost", "spare", "anchor"),
     *("survive", "restart", "mtbf", "max_cost", "api_price"),
 )
-"""Options of a plan that a fleet has not: it is of a rate or people, on GPUs that are named; replicas are plain."""
+"""Options of a plan that a fleet has not: it is of a rate or people, on GPUs that are named, none of which fails."""
 
 
 def _gpus(values: dict[str, Any]) -> list[str]:
     """Those that may be used. Raises ``UsageError`` without any, and without a load."""
     kinds = FleetAsked(kinds=question_of(Stocks, {"own": values["own"], "rent": values["rent"]}).kinds).kinds
-    if values["rate"] is None and values["people"] is None:
-        raise UsageError("a fleet needs a rate, or people", hint="--rate 20, in requests/s, or --people 2000")
+    if all(values[name] is None for name in ("rate", "people", "session_rate", "classes")):
+        hint = "--session-rate 0.2/s" if values["sessions"] else "--rate 20, in requests/s, or --people 2000"
+        raise UsageError("a fleet needs a rate, or people", hint=hint)
     return [kind.gpu for kind in kinds]
 
 

@@ -118,8 +118,6 @@ _ELSEWHERE = {
         "term",
     ): "compare has no prices; what to buy on these terms: inferplan plan MODEL --workload chat --rate "
     "10 --term reserved-3y",
-    ("fleet", "sessions"): "agents on GPUs of one kind: inferplan plan MODEL --gpu 4x-h100 --sessions coding-agent "
-    "--people 50 --ttft 1s --tpot 40ms",
     ("fit", "prompt"): "--context counts prompt and output together",
     ("fit", "output"): "--context counts prompt and output together",
 }

@@ -153,6 +153,11 @@ class Demand:
         return self.rate
 
     @property
+    def counted(self) -> str:
+        """What the rate counts."""
+        return "requests" if self.samples == 1 else "answers"
+
+    @property
     def think(self) -> float:
         """Mean seconds from a user's answer to that user's next request; 0 where the load is not of users."""
         return self.prefix.think.mean if self.users is not None else 0.0

@@ -19,21 +19,24 @@ from inferplan.features import require_together
 from inferplan.fields import Whole, ask
 from inferplan.planning.design import Design, answer_alone, carried_by
 from inferplan.planning.finalists import too_long_alone
+from inferplan.planning.forms import settled
 from inferplan.planning.machines import Bought, Kind, Machine, Need, Stock, machines
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point, search
 from inferplan.planning.sizing import CAPACITY_TOLERANCE, MOST_GROWTH, Simulations
-from inferplan.planning.verify import QUOTED, SHOWN, options_of
+from inferplan.planning.verify import QUOTED, SHOWN, calls_for, limited, options_of, routing_of, spans, visits
 from inferplan.serving.batch_means import RunPrecision, fewest_values
-from inferplan.serving.class_results import at_percentile
+from inferplan.serving.class_results import at_percentile, metrics_of
 from inferplan.serving.fleet import Beside, Fleet
 from inferplan.serving.result import SimulationResult, part_of
-from inferplan.serving.run_length import simulate_steady
+from inferplan.serving.run_length import as_sure_as, simulate_steady
+from inferplan.serving.simulator import simulate
 from inferplan.steps import Steps
 
-_MARGIN, _LIVES, _MOST_REQUESTS = 1.5, 12, 60_000
-"""The run of a mix counts half of its requests at least, holds so many times those in the system, and has a bound."""
+_MARGIN, _LIVES, _MOST_REQUESTS, _MOST_CALLS = 1.5, 12, 60_000, 6_000
+"""The run of a mix counts half of its requests at least, holds so many times those in the system, and has a bound;
+calls of sessions, which take longer to simulate, a lower one."""
 _TURNS = 3
 """How often the capacity of a design is found anew, until it is the one that it was simulated for."""
 
@@ -156,7 +159,7 @@ class FleetPlan:
 
     def at_percentile(self, run: SimulationResult) -> dict[str, float]:
         """Latencies at the percentile of the limits, of the whole mix or of a part."""
-        return {name: at_percentile(run, name, self.question.slo.percentile) for name in ("ttft", "tpot", "e2el")}
+        return {name: at_percentile(run, name, self.question.slo.percentile) for name in metrics_of(run)}
 
     def keeps(self, run: SimulationResult) -> bool:
         """Whether the mix, or a part, keeps the limits."""
@@ -170,6 +173,7 @@ def plan_fleet(question: Question, asked: FleetAsked, steps: Steps | None = None
     price, ``InfeasibleError`` where the stocks do not carry the load.
     """
     require_together("fleet", question.features | {"unlike"})
+    _require_one_chain(question)
     for kind in asked.kinds:
         _require_sold(kind, question)
     steps = steps or Steps()
@@ -211,6 +215,18 @@ def plan_fleet(question: Question, asked: FleetAsked, steps: Steps | None = None
     )
 
 
+def _require_one_chain(question: Question) -> None:
+    """Raise ``UsageError`` for cache tiers among which a mix would have to choose, and for those that are paid for."""
+    if len(question.chains) > 1:
+        raise UsageError("a fleet takes one size of each cache tier", hint="--cache-tier host:100GB:50GB/s")
+    if any(tier.price is not None for chain in question.chains for tier in chain):
+        raise UsageError(
+            "the price of a cache tier is not part of a mix",
+            because="a mix is the cheapest by what its GPUs cost",
+            hint="the tier without its price, or inferplan plan",
+        )
+
+
 def _at_the_rate_of_people(question: Question, designs: Sequence[Design]) -> Question:
     """The question at the most requests that people send: ``N/(R + Z)`` with the shortest ``R`` of the designs, that
     of a request alone. Another load, and people who begin so many sessions a day, stay as they are."""
@@ -219,7 +235,7 @@ def _at_the_rate_of_people(question: Question, designs: Sequence[Design]) -> Que
         return question
     shortest = min(answer_alone(one.deployment, demand) for one in designs)
     demand.people.require_one_each(shortest)
-    return replace(question, demand=replace(demand, rate=demand.people.rate(shortest)))
+    return replace(question, demand=replace(demand, rate=demand.samples * demand.people.rate(shortest)))
 
 
 def _require_sold(kind: Kind, question: Question) -> None:
@@ -252,16 +268,16 @@ def _largest(gpu: str, question: Question) -> list[PlanOption]:
     little = question.stream.little
     space = replace(question.space, gpus=(gpu,), disaggregate=False)
     searched = search(space, little, question.prices)
+    points = (cheapest_point(priced._replace(tariff=None), little) for priced in searched.grids)
+    found = [option for option in points if option is not None and not too_long_alone(option, question)]
     best: dict[int, PlanOption] = {}
-    for priced in searched.grids:
-        option = cheapest_point(priced._replace(tariff=None), little)
-        if option is None or too_long_alone(option, question):
-            continue
+    for option in settled(found)[0] if question.space.drafting else found:
         devices = option.deployment.parallel.ranks
         known = best.get(devices)
         if known is None or (option.screened, option.rate) > (known.screened, known.rate):
             best[devices] = option
-    return [best[devices] for devices in sorted(best)]
+    tiers = next(iter(question.chains), ())
+    return [replace(best[devices], tiers=tiers) for devices in sorted(best)]
 
 
 def _efficient(options: Sequence[PlanOption]) -> list[PlanOption]:
@@ -336,8 +352,9 @@ def _confirmed(
         if bought is None:
             raise _too_little(question, asked, need.most_load(), unusable)
         shares = _shares(ways, bought)
-        parts = _parts(shares, simulate_mix(question, shares, 1 / used, SHOWN), question)
-        missed = {id(part.way.design): part.way.design for part in parts if not _keeps(part.run, question)}
+        run = simulate_mix(question, shares, 1 / used, SHOWN)
+        parts, late = _parts(shares, run, question), not _session_kept(run, question)
+        missed = {id(part.way.design): part.way.design for part in parts if late or not _keeps(part.run, question)}
         if not missed:
             return list(ways), bought
         if turns == MOST_GROWTH:
@@ -349,8 +366,20 @@ def _confirmed(
 
 def _keeps(run: SimulationResult, question: Question) -> bool:
     """Whether a mix, or a part of it, keeps the limits."""
-    slo = question.slo
-    return run.steady and all(at_percentile(run, name, slo.percentile) <= most for name, most in slo.limits.items())
+    kept = run.steady and _session_kept(run, question)
+    return kept and all(
+        at_percentile(part, name, slo.percentile) <= most
+        for slo, part in limited(run, question.slo)
+        for name, most in slo.limits.items()
+    )
+
+
+def _session_kept(run: SimulationResult, question: Question) -> bool:
+    """Whether sessions take no longer than their limit, where a run has any: of a part nobody knows."""
+    limit, sessions = question.slo.session, run.sessions
+    if limit is None or sessions is None:
+        return True
+    return sessions.at_percentile(question.slo.percentile, limit) <= limit
 
 
 def _single(gpu: str, ways: Sequence[Way], asked: FleetAsked, question: Question) -> Single:
@@ -383,15 +412,26 @@ def simulate_mix(
     deployment = first.design.deployment
     deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=count))
     fleet = Fleet(
+        routing=routing_of(question),
         weight=first.rate,
-        others=tuple(Beside(way.design.deployment, way.design.flags, number, way.rate) for way, number, _ in others),
+        others=tuple(
+            Beside(way.design.deployment, way.design.flags, number, way.rate, way.design.option.speculation)
+            for way, number, _ in others
+        ),
     )
-    values = _MARGIN * fewest_values(slo.percentile) / min(share for _, _, share in shares)
-    held = rate * max(way.design.option.e2el for way, _, _ in shares)
-    fewest = ceil(min(max(precision.fewest, values, _LIVES * held), _MOST_REQUESTS))
+    rarest = [fewest_values(one.slo.percentile) / one.share for one in demand.classes if one.slo.limits]
+    values = _MARGIN * max(rarest or [fewest_values(slo.percentile)]) / min(share for _, _, share in shares)
+    lasting = max(way.design.option.e2el for way, _, _ in shares)
+    filled = max(visits(demand, sum(number for _, number, _ in shares)), spans(demand, rate, lasting))
+    fewest = ceil(min(max(precision.fewest, values, _LIVES * rate * lasting, filled), _MOST_REQUESTS))
     precision = replace(precision, fewest=fewest, most=max(precision.most, fewest), percentile=slo.percentile)
     options = replace(options_of(first.design.option, question, fleet), trim=True)
-    return simulate_steady(deployment, demand.traffic(rate, fewest), first.design.flags, options, precision)
+    if demand.sessions is None:
+        return simulate_steady(deployment, demand.traffic(rate, fewest), first.design.flags, options, precision)
+    longest = max((way.design.option for way, _, _ in shares), key=lambda option: option.e2el)
+    calls = calls_for(demand, longest, rate, min(fewest, _MOST_CALLS))
+    run = simulate(deployment, calls, first.design.flags, options)
+    return as_sure_as(run, replace(precision, fewest=1, most=len(calls)))[0] or run
 
 
 def _parts(
@@ -430,7 +470,7 @@ def _too_little(question: Question, asked: FleetAsked, most: float, unusable: di
     counts = {kind.gpu: sum(one.most or 0 for one in limited if one.gpu == kind.gpu) for kind in limited}
     have = ", ".join(f"{count} {gpu}" for gpu, count in counts.items())
     return InfeasibleError(
-        f"{have} carry {most:.3g} requests/s of the {question.demand.rate:g} asked for",
+        f"{have} carry {most:.3g} {question.demand.counted}/s of the {question.demand.rate:g} asked for",
         because=f"each replica is loaded to {question.sizing.utilisation:.0%} of its capacity within the limits",
         hint="more of them, --rent GPU without a limit, or longer limits",
     )

@@ -114,6 +114,7 @@ class Question:
         own = those(
             budgets=bool(self.budgets),
             tiers=bool(self.chains),
+            shared_tiers=any(tier.shared for chain in self.chains for tier in chain),
             routing=self.routing is not None,
             failures=sizing.survive is not None,
             spare=sizing.spare > 0,

@@ -26,6 +26,7 @@ from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.paused_run import PausedRun
 from inferplan.serving.result import SimulationResult, class_parts
+from inferplan.serving.routing import Routing
 from inferplan.serving.run_length import as_sure_as, simulate_steady
 from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.tiers import CacheTier
@@ -285,9 +286,7 @@ def traffic_of(
     share = 1 if option.pools or whole else option.replicas
     lasting = option.e2el / option.slow.step  # in the time of the run
     demand = in_run_time(demand, option)
-    if demand.prefix.distinct > 1:
-        caches = option.pools[0] if option.pools else option.replicas if whole else 1
-        fewest = max(fewest, min(_VISITS * demand.prefix.distinct * caches, _MOST))
+    fewest = max(fewest, visits(demand, option.pools[0] if option.pools else option.replicas if whole else 1))
     if demand.users is not None:
         users = max(ceil(demand.users * factor / share * (1 if whole else replicas_together(option, demand))), 1)
         waiting = ceil(users * demand.waiting_share(lasting))
@@ -307,10 +306,19 @@ def traffic_of(
     lives = _GLANCE_LIVES if fewest < _LOOK else _LIVES
     lives = _LIVES_OF_POOLS if option.pools else lives  # all replicas are simulated: percentiles are of more
     count = max(int(min(lives * held, _MOST)), fewest, round(_FEWEST_LIVES * held))
-    if demand.prefix.turns > 1:  # the system fills over whole conversations, and a verdict takes some of them
-        pauses = (demand.prefix.turns - 1) * demand.prefix.think.mean
-        count = max(count, ceil(_SPANS * rate * (demand.prefix.turns * lasting + pauses)))
-    return demand.one_of(share).traffic(rate, count)
+    return demand.one_of(share).traffic(rate, max(count, spans(demand, rate, lasting)))
+
+
+def visits(demand: Demand, caches: int) -> int:
+    """Requests of a run in which each of so many caches sees the texts that prompts begin with."""
+    return min(_VISITS * demand.prefix.distinct * caches, _MOST) if demand.prefix.distinct > 1 else 0
+
+
+def spans(demand: Demand, rate: float, lasting: float) -> int:
+    """Requests of a run that fills over whole conversations, of which a verdict takes some; a request is ``lasting`` so
+    many seconds."""
+    pauses, turns = (demand.prefix.turns - 1) * demand.prefix.think.mean, demand.prefix.turns
+    return ceil(_SPANS * rate * (turns * lasting + pauses)) if turns > 1 else 0
 
 
 def calls_for(demand: Demand, option: PlanOption, rate: float, fewest: int, seed: int = 0) -> Requests:
@@ -488,7 +496,7 @@ def surely_kept(checked: Verified, slo: Slo) -> bool:
         return False
     return all(
         share < _CLEARLY_KEPT and share * (1.0 + 2.0 * _error(getattr(part, name), one.slo.percentile)) < 1.0
-        for one, (_, part) in zip(checked.kept(slo), _limited(result, slo))
+        for one, (_, part) in zip(checked.kept(slo), limited(result, slo))
         for name, share in one.shares(slo.limits).items()
     )
 
@@ -499,7 +507,7 @@ def _clear(checked: Verified, slo: Slo, look: float) -> bool:
     if result is None or result.counts["arrived"] >= look / 2 or checked.verdict == "overloaded":
         return True
     kept = True
-    for one, (_, part) in zip(checked.kept(slo), _limited(result, slo)):
+    for one, (_, part) in zip(checked.kept(slo), limited(result, slo)):
         for name, share in one.shares(slo.limits).items():
             error = _error(getattr(part, name), one.slo.percentile)
             if share > _CLEARLY_MISSED or share * (1.0 - error) > 1.0:
@@ -531,7 +539,7 @@ def seen_longer(checked: Verified, question: Question, factor: float) -> Verifie
         return checked
     if not slo.limits.keys() >= checked.violations(slo).keys():  # of the time of a session no error is known
         return checked
-    for one, (_, part) in zip(checked.kept(slo), _limited(checked.result, slo)):
+    for one, (_, part) in zip(checked.kept(slo), limited(checked.result, slo)):
         for name, share in one.shares(slo.limits).items():
             if share * (1.0 - _error(getattr(part, name), one.slo.percentile)) > 1.0:
                 return checked
@@ -540,7 +548,7 @@ def seen_longer(checked: Verified, question: Question, factor: float) -> Verifie
     return replace(told, growth=checked.growth, lengthened=True)
 
 
-def _limited(result: SimulationResult, slo: Slo) -> list[tuple[Slo, SimulationResult]]:
+def limited(result: SimulationResult, slo: Slo) -> list[tuple[Slo, SimulationResult]]:
     """What of a run is held to which limits: its classes, or all of it."""
     return [(one.slo, part) for one, part in class_parts(result)] or [(slo, result)]
 
@@ -683,7 +691,7 @@ def _enough(result: SimulationResult, slo: Slo) -> bool:
             return False
     return all(
         len(getattr(part, name)) >= fewest_values(own.percentile)
-        for own, part in _limited(result, slo)
+        for own, part in limited(result, slo)
         if len(part.e2el)
         for name in own.limits
     )
@@ -700,15 +708,21 @@ def _in_the_time_of_the_run(option: PlanOption) -> tuple[CacheTier, ...]:
     return tuple(replace(tier, bandwidth=tier.bandwidth * step, latency=tier.latency / step) for tier in option.tiers)
 
 
+def routing_of(question: Question, several: bool = True) -> Routing:
+    """Conversations, of which ``several`` replicas are sent some, stay where they began, and so do sessions, unless the
+    question says otherwise."""
+    stays = (question.demand.prefix.turns > 1 and several) or question.demand.of_sessions
+    return question.routing or ("sticky" if stays else "round-robin")
+
+
 def _fleet(option: PlanOption, flags: Flags, question: Question) -> Fleet:
-    """How replicas are fed: conversations stay where they began, unless the question says otherwise. The pools of an
-    option, where it has any; prompts run in as many sequences of a rank as the engine's default.
+    """How replicas are fed. The pools of an option, where it has any; prompts run in as many sequences of a rank as the
+    engine's default.
     """
     if option.pools is None:
-        several = together(option, question) or replicas_together(option, question.demand) > 1
-        conversations = question.demand.prefix.turns > 1 and several
-        stays = conversations or question.demand.of_sessions
-        return Fleet(routing=question.routing or ("sticky" if stays else "round-robin"))
+        return Fleet(
+            routing=routing_of(question, together(option, question) or replicas_together(option, question.demand) > 1)
+        )
     return Fleet(
         prefill=option.pools[0],
         decode=option.pools[1],

@@ -216,7 +216,9 @@ def _break_even(cost: Cost, api: ApiPrice) -> list[Figure]:
             "break_even_requests_per_month",
             volume,
             f"break-even with an API at {api.input:g}/{api.output:g}",
-            lambda requests: f"{requests:,.0f} requests per month, {tokens} tokens ({verdict}), {rate:.3g} per second on average",
+            lambda requests: (
+                f"{requests:,.0f} requests per month, {tokens} tokens ({verdict}), {rate:.3g} per second on average"
+            ),
         ),
         Figure("break_even_requests_per_s", rate if share <= 1 else None),
         Figure("no_break_even", None if share <= 1 else never_even(cost.rates.requests)),

@@ -7,19 +7,23 @@ from typing import Any
 from inferplan.catalog.bills import no_month, price_text
 from inferplan.catalog.quality import floor_line
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
-from inferplan.planning.demand import METRIC_NAMES, percentile_of
+from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.planning.design import Design
 from inferplan.planning.finalists import carried_over
 from inferplan.planning.fleet import FleetPlan, ReplicaGroup, Single
 from inferplan.planning.machines import Kind
+from inferplan.planning.question import Question
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
+from inferplan.reports.classes import class_tables
 from inferplan.reports.cost import bill_record
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.known_error import Served, error_notes, error_record
 from inferplan.reports.people import with_people
 from inferplan.reports.plan import BOTTLENECKS
-from inferplan.reports.plan_figures import quants
+from inferplan.reports.plan_figures import quants, with_them
+from inferplan.serving.class_results import METRICS
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.techniques.tiers import tier_records
 from inferplan.table import Report
 from inferplan.units import HOURS_PER_MONTH
 
@@ -28,11 +32,13 @@ def fleet_report(plan: FleetPlan) -> Report:
     """The mix, what one kind of GPU would cost alone, the stocks, and the replicas that were tried."""
     question, best, unit = plan.question, plan.best_single, plan.question.prices.currency
     parts, stocks = [_part(plan, part) for part in plan.parts], [_stock(plan, kind) for kind in plan.asked.kinds]
-    designs = [_design(one) for one in {id(way.design): way.design for way in plan.ways}.values()]
+    counted = question.demand.counted
+    designs = [_design(one, counted) for one in _designs(plan)]
+    told = plan.run.to_dict()
     mix = {
         "model": question.space.base.model,
         "requests_per_s": question.demand.rate,
-        "slo": {f"{name}_s": limit for name, limit in question.slo.limits.items()},
+        "slo": None if question.demand.classes else {f"{name}_s": limit for name, limit in question.slo.limits.items()},
         "percentile": question.slo.percentile,
         "utilisation": question.sizing.utilisation,
         "own_price_per_device_hour": plan.asked.own_price,
@@ -52,6 +58,7 @@ def fleet_report(plan: FleetPlan) -> Report:
         "alone": [record(_single(plan, single)) for single in plan.singles],
         "stock": [record(stock) for stock in stocks],
         "designs": [record(design) for design in designs],
+        **{key: told[key] for key in ("prefix_cache_hit_rate", "cache_tiers", "classes")},
     }
     dearest_last = sorted(plan.singles, key=lambda single: single.cost)
     whole = [text("fleet", "the mix", left=True), Figure("", plan.devices, "GPUs", ",")]
@@ -62,6 +69,7 @@ def fleet_report(plan: FleetPlan) -> Report:
         side_by_side("One kind of GPU alone", [whole, *(_single(plan, single) for single in dearest_last)]),
         side_by_side("Stock, in GPUs", stocks),
         side_by_side(carried, designs),
+        *(class_tables(mix["classes"]) if mix["classes"] else ()),
     ]
     flat = [record(figure for figure in part if figure.key not in ("replica", "bill")) for part in parts]
     opening = [] if question.borrowed is None else [question.borrowed.choice()]
@@ -71,9 +79,8 @@ def fleet_report(plan: FleetPlan) -> Report:
 
 
 def _title(plan: FleetPlan) -> str:
-    unit, percentile = plan.question.prices.currency, percentile_of(plan.question.slo)
-    limits = plan.question.slo.limits.items()
-    asked = ", ".join(f"{METRIC_NAMES[name]} {percentile} < {short_time(limit)}" for name, limit in limits)
+    unit = plan.question.prices.currency
+    asked = limits_in_words(plan.question.slo, plan.question.demand.classes)
     month, short = plan.cost * HOURS_PER_MONTH, no_month(part.bill for part in plan.parts)
     return (
         f"{plan.question.space.base.model}: {plan.question.demand.describe()}; {asked}: {plan.cost:,.2f} {unit}/h, "
@@ -84,9 +91,14 @@ def _title(plan: FleetPlan) -> str:
 def _latencies(plan: FleetPlan, run: SimulationResult) -> list[Figure]:
     """At the percentile, those over their limit marked; none where the queue grows."""
     percentile, limits = percentile_of(plan.question.slo), plan.question.slo.limits
-    figures = []
-    for name, value in plan.at_percentile(run).items():
-        over = " !" * (name in limits and value > limits[name])
+    held = {} if plan.question.demand.classes else limits  # each class has limits of its own
+    figures, at = [], plan.at_percentile(run)
+    for name in (*METRICS, "answer_ttft"):
+        value = at.get(name)
+        if value is None:
+            figures.append(Figure(f"{name}_s", None))
+            continue
+        over = " !" * (name in held and value > held[name])
         said = f"{short_time(value)}{over}" if run.steady else "-"
         label, kept = f"{METRIC_NAMES[name]} {percentile}", value if run.steady else None
         figures.append(Figure(f"{name}_s", kept, label, text=said, seen=name in limits))
@@ -95,7 +107,7 @@ def _latencies(plan: FleetPlan, run: SimulationResult) -> list[Figure]:
 
 def _part(plan: FleetPlan, part: ReplicaGroup) -> list[Figure]:
     """Replicas of one design on one kind of GPU."""
-    deployment, bill = part.way.design.deployment, part.bill
+    deployment, bill, counted = part.way.design.deployment, part.bill, plan.question.demand.counted
     of = f" of {bill.bought:,}" if bill.idle else ""
     return [
         Figure("gpu", deployment.hardware.name, "GPU", text=part.way.kind.name, left=True),
@@ -103,7 +115,7 @@ def _part(plan: FleetPlan, part: ReplicaGroup) -> list[Figure]:
         text("replica", _shape(part.way.design), left=True),
         Figure("replicas", part.replicas, "replicas", ","),
         Figure("devices", part.devices, "GPUs", text=f"{part.devices:,}{of}"),
-        Figure("requests_per_s", part.load, "requests/s", ",.2f"),
+        Figure("requests_per_s", part.load, f"{counted}/s", ",.2f"),
         Figure("share", part.share, "share", ".1%"),
         Figure("cost_per_hour", bill.per_hour, f"{plan.question.prices.currency}/h", ",.2f"),
         Figure("max_num_seqs", part.way.design.flags.max_num_seqs),
@@ -123,7 +135,7 @@ def _whole(plan: FleetPlan) -> list[Figure]:
         text("replica", "", left=True),
         Figure("", sum(part.replicas for part in plan.parts), "replicas", ","),
         Figure("", plan.devices, "GPUs", ","),
-        Figure("", plan.question.demand.rate or 0.0, "requests/s", ",.2f"),
+        Figure("", plan.question.demand.rate or 0.0, f"{plan.question.demand.counted}/s", ",.2f"),
         text("share", "100.0%"),
         Figure("", plan.cost, f"{plan.question.prices.currency}/h", ",.2f"),
         *_latencies(plan, plan.run),
@@ -144,7 +156,7 @@ def _single(plan: FleetPlan, single: Single) -> list[Figure]:
             "most_requests_per_s",
             finite(single.most),
             "against the mix",
-            text=said if possible else f"carries {single.most:.3g} requests/s at most",
+            text=said if possible else f"carries {single.most:.3g} {plan.question.demand.counted}/s at most",
             left=True,
         ),
     ]
@@ -161,14 +173,14 @@ def _stock(plan: FleetPlan, kind: Kind) -> list[Figure]:
     ]
 
 
-def _design(design: Design) -> list[Figure]:
+def _design(design: Design, counted: str) -> list[Figure]:
     """What one replica carries."""
     broken, each = design.broken, design.rate / design.size.devices
     return [
         Figure("gpu", design.deployment.hardware.name, "GPU", left=True),
         Figure("replica", _replica(design), "replica", text=_shape(design), left=True),
         Figure("devices", design.size.devices, "GPUs"),
-        Figure("requests_per_s", design.rate, "requests/s", ".3f"),
+        Figure("requests_per_s", design.rate, f"{counted}/s", ".3f"),
         Figure("requests_per_s_and_device", each, "per GPU", ".3f"),
         Figure("breaks_first", broken, "breaks first", text=BOTTLENECKS.get(broken, "-"), left=True),
     ]
@@ -179,12 +191,14 @@ def _replica(design: Design) -> dict[str, Any]:
     return deployment_record(design.deployment) | {
         "max_num_seqs": design.flags.max_num_seqs,
         "max_num_batched_tokens": design.flags.max_num_batched_tokens,
+        "draft_tokens": design.option.speculation.length or None,
     }
 
 
 def _shape(design: Design) -> str:
     """``"tp2, fp8"``."""
-    return f"{design.deployment.parallel.describe()}, {quants(design.option)}"
+    cap = "" if design.deployment.cap is None else f", {design.deployment.cap.watts:g} W"
+    return f"{design.deployment.parallel.describe()}{with_them(design.option)}{cap}, {quants(design.option)}"
 
 
 def _served(plan: FleetPlan) -> Served:
@@ -193,13 +207,44 @@ def _served(plan: FleetPlan) -> Served:
     return {part.way.design.gpu: (part.way.design.deployment, prompt) for part in plan.parts}
 
 
+def _spread(question: Question) -> str:
+    """What the router sends whole."""
+    demand = question.demand
+    return "sessions" if demand.of_sessions else "conversations" if demand.prefix.turns > 1 else "requests"
+
+
+def _designs(plan: FleetPlan) -> list[Design]:
+    """Those that were simulated, each once."""
+    return list({id(way.design): way.design for way in plan.ways}.values())
+
+
+def _left_out(plan: FleetPlan, design: Design) -> list[str]:
+    """Why a replica has no drafts, or nothing on its host, where some were asked for."""
+    space, option, lines = plan.question.space, design.option, list[str]()
+    if space.drafting and not option.speculation.length:
+        lines.append("a replica carries no more with drafts" if option.forgone is None else option.forgone.text)
+    if space.placed and not design.deployment.elsewhere:
+        lines.append("a replica carries no more with weights on its host")
+    return [f"{design.gpu}: {line}" for line in lines]
+
+
+def _found(plan: FleetPlan) -> str:
+    """What caches found of the prompts, where these share text."""
+    demand, tiers = plan.question.demand, tier_records(plan.run)
+    if demand.own is None and not demand.of_sessions:
+        return ""
+    by_tier = [f"{one['hit_rate']:.1%} in {one['name']}" for one in tiers or ()]
+    return f"found of the prompt tokens: {', '.join(by_tier) or f'{plan.run.hit_rate:.1%}'}"
+
+
 def _notes(plan: FleetPlan) -> list[str]:
     question, asked = plan.question, plan.asked
     unit, used = question.prices.currency, question.sizing.utilisation
     lines = [
-        f"each replica is loaded to {used:.0%} of its capacity: the mix takes {plan.given:,.2f} requests/s",
-        "one router spreads the requests over the replicas, in proportion to their capacity; the percentiles are "
-        f"over {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
+        f"each replica is loaded to {used:.0%} of its capacity: the mix takes {plan.given:,.2f} "
+        f"{question.demand.counted}/s",
+        f"one router spreads the {_spread(question)} over the replicas, in proportion to their capacity; the "
+        f"percentiles are over {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
     ]
     if plan.run.converged is False:
         lines.append("this number of requests does not settle the percentiles: they are less sure than 3 %")
@@ -217,6 +262,7 @@ def _notes(plan: FleetPlan) -> list[str]:
         lines.append(f"replicas differ in format ({listed}), so their answers may differ: --quant native avoids it")
     space, model = question.space, plan.ways[0].design.deployment.model
     lines += filter(None, [floor_line(model, space.all_quants, space.quality)])
+    lines += [*filter(None, [_found(plan)]), *(line for design in _designs(plan) for line in _left_out(plan, design))]
     lines += [f"{gpu} is not used: {why}" for gpu, why in plan.unusable.items()]
     for design in {part.way.design.gpu: part.way.design for part in plan.parts}.values():
         if carried_over(design.option):

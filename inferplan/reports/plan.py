@@ -191,9 +191,16 @@ def capacity_rows(plan: Plan) -> list[list[str]]:
         return [[f"{served}, closed form", f"{option.per_device:,.0f}"]]
     least = "at least " if found.open else ""
     carried = plan.load * found.factor
-    answers = "requests/s" if plan.question.demand.samples == 1 else "answers/s"
     demand = plan.question.demand
-    unit = answers if demand.users is None else "people" if demand.people else "users" if demand.think else "in flight"
+    unit = (
+        f"{demand.counted}/s"
+        if demand.users is None
+        else "people"
+        if demand.people
+        else "users"
+        if demand.think
+        else "in flight"
+    )
     whole = demand.users is not None
     each = "" if option.pools else f", {least}{carried / option.replicas:,.{0 if whole else 2}f} per replica"
     return [

@@ -77,8 +77,7 @@ def load_of_users(plan: Plan) -> str:
     demand = plan.question.demand
     if plan.waiting is None or demand.people is not None:
         return ""
-    unit = "requests" if demand.samples == 1 else "answers"
-    return f"{plan.rate:,.4g} {unit}/s, {_users(plan.waiting)} waiting for an answer at a time"
+    return f"{plan.rate:,.4g} {demand.counted}/s, {_users(plan.waiting)} waiting for an answer at a time"
 
 
 def opening(plan: Plan) -> list[str]:
@@ -304,17 +303,21 @@ def formats(option: PlanOption) -> str:
 
 def shape(option: PlanOption) -> str:
     """``"2 x tp 4, fp8"``: replicas and how each is divided."""
-    parallel = option.deployment.division
-    drafts = f", {option.speculation.length} drafts" if option.speculation.length else ""
-    if option.deployment.lora is not None:
-        drafts += f", {option.deployment.lora.slots} adapter slots"
-    drafts += "".join(f", {one.describe()}" for one in option.deployment.elsewhere)
+    parallel, drafts = option.deployment.division, with_them(option)
     if option.pools and option.prompts:
         first = option.prompts.deployment.division
         return f"{option.pools[0]} prefill ({first}) + {option.pools[1]} decode ({parallel}{drafts})"
     if option.pools:
         return f"{option.pools[0]} prefill + {option.pools[1]} decode, each {parallel}{drafts}"
     return f"{option.replicas} x ({parallel}{drafts})"
+
+
+def with_them(option: PlanOption) -> str:
+    """What replicas have beside their division: ``", 3 drafts, 8 adapter slots"``."""
+    drafts = f", {option.speculation.length} drafts" if option.speculation.length else ""
+    if option.deployment.lora is not None:
+        drafts += f", {option.deployment.lora.slots} adapter slots"
+    return drafts + "".join(f", {one.describe()}" for one in option.deployment.elsewhere)
 
 
 def replicas_given(plan: Plan) -> str:

@@ -232,6 +232,10 @@ class Admitted:
         self.layer_loads = 0.0
         """Seconds in which blocks are loaded layer by layer while the next step computes."""
         self.adapters: AdapterSlots | None = None
+        self.hashes = records.hashes
+        """Names of the blocks of each request, in the pages of this engine."""
+        self.encoder: Sequence[float] | None = None
+        """Seconds that the towers take here for each request, where requests carry media."""
 
     def admit(
         self, request: int, budget: int, empty: bool, growth: Callable[[], float], ratio_steps: int
@@ -249,7 +253,7 @@ class Admitted:
         compute, output = progress.compute(request), progress.output(request)
         elsewhere = request in progress.computed_elsewhere
         cache = None if elsewhere else self.cache
-        names = self._names(request) if cache is not None and (self.own or records.hashes is not None) else ()
+        names = self._names(request) if cache is not None and (self.own or self.hashes is not None) else ()
         found = self._find(request, compute, names, growth()) if names or rules.hit_rate else _NOTHING
         chunked = self.chunked or elsewhere
         if not chunked and compute - found.tokens > budget and not empty:
@@ -341,7 +345,7 @@ class Admitted:
 
     def _names(self, request: int) -> Sequence[int]:
         """Names of the blocks of a request, in order, as far as others or it itself may look for them."""
-        hashes, own = self.records.hashes, self.own.get(request)
+        hashes, own = self.hashes, self.own.get(request)
         return own if own is not None else hashes[request] if hashes is not None else ()
 
     def _find(self, request: int, compute: int, names: Sequence[int], growth: float) -> PrefixHit:
@@ -384,7 +388,7 @@ class Admitted:
         del self.running[request]
         if self.adapters is not None:
             self.adapters.leave(request)
-        if cache is not None and (again or cache.idle or records.hashes is not None):
+        if cache is not None and (again or cache.idle or self.hashes is not None):
             self._evict(cache)
             full, names = int(tokens) // cache.block, self._names(request)
             if again and len(names) < full:

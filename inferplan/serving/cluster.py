@@ -36,7 +36,8 @@ thinks has something to send; engines pause."""
 
 class EngineKind(NamedTuple):
     """What the engines of a pool are: a deployment, the times of its steps, its rules, how each gets its cache, what
-    drafts beside it, LoRA adapters, whether their caches share a tier, and what changes the price of a step."""
+    drafts beside it, LoRA adapters, whether their caches share a tier, what changes the price of a step, the seconds
+    that its towers take for each request, and the names of their blocks in its pages."""
 
     deployment: Deployment
     times: StepTimes
@@ -46,6 +47,8 @@ class EngineKind(NamedTuple):
     adapters: AdapterPool | None = None
     shares: bool = False
     modifiers: Modifiers = ()
+    encoder: Sequence[float] | None = None
+    hashes: Sequence[Sequence[int]] | None = None
 
     def way_to(self, decodes: EngineKind, link: str | None) -> Transfer:
         """How caches move from here to ``decodes``."""
@@ -217,6 +220,7 @@ class Cluster(Clock):
             group = made[first : first + together]
             for scheduler in group:
                 scheduler.meter.timeline = [] if self.timeline else None
+                scheduler.admitted.encoder, scheduler.admitted.hashes = kind.encoder, kind.hashes
             engine = _engine(group, kind)
             engine.reactive = self.senders.reacts
             self.engine_of.update(dict.fromkeys(group, self.join(engine)))

@@ -304,6 +304,8 @@ class ClusterRun(Cluster):
     """
 
     starts: Sequence[float] = ()
+    paces: Sequence[npt.NDArray[np.float64] | None] = ()
+    """Those of the records on each kind of replica, where they are not alike."""
 
     def run(self, warmup: int = 0, fill: int = 0, jobs: int = 1) -> list[Meter]:
         """Send every request and run until all is quiet; engines that nothing connects in ``jobs`` processes.
@@ -332,12 +334,23 @@ class ClusterRun(Cluster):
         else:
             self._phase(0, total)
         self.metering.close(self.meters)
-        if self.senders.following:
-            self.records.in_order()
         if self.member:
             went, count = self.front.went, len(self.records.prompt)
             self.records.served_by = [self.member[went[request]] if request in went else -1 for request in range(count)]
+            self._set_paces()
+        if self.senders.following:
+            self.records.in_order()
         return self.meters
+
+    def _set_paces(self) -> None:
+        """Each request has the pace that its text has beside the drafts of the replica that got it."""
+        if all(paces is None for paces in self.paces):
+            return
+        by, whole = np.asarray(self.records.served_by), np.ones(len(self.records.prompt))
+        for member, paces in enumerate(self.paces):
+            if paces is not None:
+                whole[by == member] = paces[by == member]
+        self.records.paces = whole
 
     def in_parts(self, fill: int, looks: Sequence[int]) -> Iterator[list[Meter]]:
         """:meth:`run` of an open loop on engines that nothing connects, all of one pool: the meters when each of so

@@ -14,15 +14,19 @@ from inferplan.serving.autoscaling import Losses, Scaling
 from inferplan.serving.failures import Failures
 from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.routing import Routing
+from inferplan.serving.techniques.speculation import Speculation
 
 
 class Beside(NamedTuple):
-    """Other replicas behind the same router. weight: requests that one gets, by proportion."""
+    """Other replicas behind the same router. weight: requests that one gets, by proportion. speculation: their drafts;
+    ``None``: those of the run.
+    """
 
     deployment: Deployment
     flags: Flags
     replicas: int
     weight: float
+    speculation: Speculation | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ def is_plain(scheduler: Scheduler) -> bool:
         and not (rules.wait_steps or rules.hit_rate or rules.cadence.any)
         and rules.timeout == inf
         and records.hashes is None
-        and records.encoder is None
+        and scheduler.admitted.encoder is None
         and records.before is None
         and scheduler.meter.timeline is None
     )

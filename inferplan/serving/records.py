@@ -27,22 +27,21 @@ class Records:
     """Per request: times in seconds (NaN until they happen), token counts, and what became of it.
 
     ``hashes``: names of the blocks of prompt and output, where the traffic knows them. ``follows``: the request whose
-    answer each waits for, -1 for none. ``encoder``: seconds that the towers take for what each carries, set where they
-    carry any. ``think``: seconds from an answer to the request that follows it. ``before``: output tokens before the
-    first of an answer, absent where nobody thinks; ``answered``: when that came. ``classes``, ``of``: kinds of traffic,
-    and which of them each request is, by place. ``served_by``: whose replica got it, where replicas are not alike: 0
-    those of the run, then the fleet's ``others`` in order, -1 where it was never sent. ``sessions``: of agents, where
-    requests are of some; ``left``: when the user of a session gave up, by session. ``samples``: answers
-    of each prompt, requests in a row. ``paces``: factors on the seconds from the first token to the last, for steps
-    are those of the mean text (:mod:`inferplan.serving.techniques.speculation`). Inter-token gaps are kept with their
-    weights.
+    answer each waits for, -1 for none. ``think``: seconds from an answer to the request that follows it. ``before``:
+    output tokens before the first of an answer, absent where nobody thinks; ``answered``: when that came. ``classes``,
+    ``of``: kinds of traffic, and which of them each request is, by place. ``served_by``: whose replica got it, where
+    replicas are not alike: 0 those of the run, then the fleet's ``others`` in order, -1 where it was never sent.
+    ``sessions``: of agents, where requests are of some; ``left``: when the user of a session gave up, by session.
+    ``samples``: answers of each prompt, requests in a row. ``paces``: factors on the seconds from the first token to
+    the last, for steps are those of the mean text (:mod:`inferplan.serving.techniques.speculation`). Inter-token gaps
+    are kept with their weights.
 
     spool: where columns are, if not in memory.
     """
 
     __slots__ = (
         *("admitted", "anew", "answered", "arrival", "before", "cached", "classes", "finish", "first", "follows"),
-        *("gap_weights", "gaps", "encoder", "hashes", "left", "loaded", "of", "output", "paces", "preempted", "prompt"),
+        *("gap_weights", "gaps", "hashes", "left", "loaded", "of", "output", "paces", "preempted", "prompt"),
         *("refused", "samples", "served_by", "sessions", "spool", "status", "think", "tokens_timed"),
     )
 
@@ -66,7 +65,6 @@ class Records:
         self.think: array[float] | None = None
         self.before: array[int] | None = None
         self.answered = array("d")
-        self.encoder: Sequence[float] | None = None
         self.classes: tuple[TrafficClass, ...] = ()
         self.of: array[int] | None = None
         self.served_by: Sequence[int] | None = None
@@ -200,6 +198,8 @@ class Records:
             setattr(part, name, _packed("d", np.asarray(getattr(self, name))[which]))
         part.status = _codes(np.frombuffer(self.status, dtype=np.uint8)[which].tobytes())
         part.paces = None if self.paces is None else self.paces[which]
+        if self.of is not None:
+            part.classed(self.classes, np.asarray(self.of)[which])
         return part
 
     def in_order(self) -> None:
@@ -213,6 +213,8 @@ class Records:
             setattr(self, name, {int(place[request]): count for request, count in getattr(self, name).items()})
         if self.hashes is not None:
             self.hashes = names_at(self.hashes, order.tolist())
+        if self.served_by is not None:
+            self.served_by = [self.served_by[request] for request in order]
         if self.think is not None:
             self.think = _packed("d", np.asarray(self.think)[order])
         if self.of is not None:
@@ -221,8 +223,6 @@ class Records:
             self.paces = self.paces[order]
         if self.before is not None:
             self.before = _packed("q", np.asarray(self.before)[order])
-        if self.encoder is not None:
-            self.encoder = [self.encoder[request] for request in order]
         if self.follows is not None:
             before = np.asarray(self.follows)[order]
             self.follows = _packed("q", np.where(before >= 0, place[before], -1))

@@ -108,8 +108,6 @@ class Router:
 
     def _chosen(self, request: int) -> int:
         """The scheduler that the rule of the router names."""
-        if self.weights is not None and self.routing == "round-robin":
-            return self._by_weight()
         if self.routing in ("round-robin", "sticky"):
             return self._in_turn(request)
         return self._least_loaded() if self.routing == "least-loaded" else self._least_work(request)
@@ -120,9 +118,12 @@ class Router:
         if samples > 1 and (follows is None or follows[request] < 0):
             self._of_prompt = {request - request % samples: index}
 
-    def _by_weight(self) -> int:
-        """The engine whose turn is due first (stride scheduling, Waldspurger and Weihl 1995)."""
-        assert self.weights is not None
+    def _next(self) -> int:
+        """The replica whose turn it is; by weight the engine whose turn is due first (stride scheduling, Waldspurger
+        and Weihl 1995)."""
+        if self.weights is None:
+            self.turns_taken += 1
+            return self.taking[(self.turns_taken - 1) % len(self.taking)]
         due, index = self._turns[0]
         heapq.heapreplace(self._turns, (due + 1 / self.weights[index], index))
         return index
@@ -138,8 +139,7 @@ class Router:
             before = self._conversations.pop(follows[request], None)
         if before is not None and before * self.shared in self._closed:
             before = None
-        replica = self.taking[self.turns_taken % len(self.taking)] if before is None else before
-        self.turns_taken += before is None
+        replica = self._next() if before is None else before
         if follows is not None:
             self._conversations[request if sessions is None else int(sessions.of[request])] = replica
         return replica if self.shared == 1 else self._fewest_tokens(replica * self.shared)
@@ -183,12 +183,15 @@ class Router:
 
     def _least_work(self, request: int) -> int:
         """Prefix-aware: the fewest prompt tokens to compute before a request and with it, then the fewest requests."""
-        prompt, hashes, loads = self.records.prompt[request], self.records.hashes, self.loads
-        names = () if hashes is None else hashes[request]
+        prompt, loads, hashes = self.records.prompt[request], self.loads, None
+        names: Sequence[int] = ()
         best, least = 0, (1 << 62, 0)
         for index, scheduler in enumerate(self.pool):
             if index in self._closed:
                 continue
+            if hashes is not scheduler.admitted.hashes:  # of one kind after another, in its pages
+                hashes = scheduler.admitted.hashes
+                names = () if hashes is None else hashes[request]
             work, cache = scheduler.queue.queued_tokens, scheduler.cache
             if names and cache is not None:
                 if work - prompt >= least[0]:  # even if all of it were found

@@ -166,8 +166,8 @@ class Scheduler:
         if admitted_at[request] != admitted_at[request]:
             admitted_at[request] = now
             self.queue.service.admit(request, self.records.prompt[request])
-            if self.records.encoder is not None:
-                self.admitted.host_loads += self.records.encoder[request] * (1.0 - self.rules.hit_rate)
+            if self.admitted.encoder is not None:
+                self.admitted.host_loads += self.admitted.encoder[request] * (1.0 - self.rules.hit_rate)
         return found
 
     def growth(self) -> float:

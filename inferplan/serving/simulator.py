@@ -184,17 +184,22 @@ def prepare(
         closed = replace(closed, ramp=_ramp(given, requests.in_loop(closed), flags, options))
         starts = _starts(requests, closed)
     kind = _kind((deployment, flags), requests, options, times)
-    records = _records(prompts, requests, options.spool)
+    records = _records(requests, options.spool)
     records.tokens_timed = options.tokens_timed
     seed = traffic.seed if isinstance(traffic, Traffic) else 0
-    records.paces = options.speculation.paces(len(requests), seed)
+    drafts = [options.speculation, *(one.speculation or options.speculation for one in options.fleet.others)]
+    paces = [one.paces(len(requests), seed) for one in drafts]
+    records.paces = paces[0]
     cluster = ClusterRun(options.fleet, records, closed, options.progress)
-    cluster.timeline, cluster.starts = options.timeline, starts
+    cluster.timeline, cluster.starts, cluster.paces = options.timeline, starts, paces
     if requests.sessions is not None:
         SessionProcess(cluster)
     elastic = None if options.fleet.scaling is None else ElasticReplicas(cluster)
     beside = ((with_flags(one.deployment, one.flags), one.flags) for one in options.fleet.others)
-    others = [_kind(served, requests, options) for served in beside]
+    others = [
+        _kind(served, _in_pages(traffic, served[0], requests), replace(options, speculation=drafted))
+        for served, drafted in zip(beside, drafts[1:])
+    ]
     cluster.build(kind, None if apart is None else _kind(apart, requests, options), others)
     return Prepared(
         deployment=deployment,
@@ -212,8 +217,8 @@ def prepare(
     )
 
 
-def _records(prompts: Deployment, requests: Requests, spool: Spool | None) -> Records:
-    """Of requests that are still to be sent, to what computes ``prompts``."""
+def _records(requests: Requests, spool: Spool | None) -> Records:
+    """Of requests that are still to be sent."""
     records = Records(
         arrival=np.full(len(requests), NAN) if requests.arrival is None else requests.arrival,
         prompt=requests.prompt,
@@ -224,7 +229,7 @@ def _records(prompts: Deployment, requests: Requests, spool: Spool | None) -> Re
     )
     if requests.think is not None:
         records.pausing(requests.think)
-    records.encoder, records.samples = _encoder(prompts, requests), requests.samples
+    records.samples = requests.samples
     if requests.before is not None:
         records.thinking(requests.before)
     if requests.of is not None:
@@ -234,7 +239,7 @@ def _records(prompts: Deployment, requests: Requests, spool: Spool | None) -> Re
 
 
 def _encoder(deployment: Deployment, requests: Requests) -> list[float] | None:
-    """Seconds that the towers of what computes prompts take for each request, by itself; ``None`` for text alone."""
+    """Seconds that the towers of a deployment take for each request, by itself; ``None`` for text alone."""
     if requests.media is None:
         return None
     counts, which = np.unique(requests.media, return_inverse=True)
@@ -316,12 +321,19 @@ def require_conversations(routing: Routing, requests: Requests) -> None:
         raise UsageError("sticky routing needs conversations", hint="--turns 4, or --routing round-robin")
 
 
+def _in_pages(traffic: Traffic | Requests, deployment: Deployment, known: Requests | None = None) -> Requests:
+    """The requests, their blocks named in the pages of a deployment; those ``known`` where that changes nothing."""
+    block = deployment.engine.defaults.block_size
+    if known is not None and (known.hashes is None or block == known.hash_block):
+        return known
+    return traffic.in_blocks(block) if isinstance(traffic, Requests) else traffic.requests(block)
+
+
 def _drawn(
     deployment: Deployment, traffic: Traffic | Requests, options: Options, order: QueueOrder
 ) -> tuple[Requests, ClosedLoop | None]:
     """The requests of a run, and the closed loop that sends them, if it is one."""
-    block = deployment.engine.defaults.block_size
-    requests = traffic.in_blocks(block) if isinstance(traffic, Requests) else traffic.requests(block)
+    requests = _in_pages(traffic, deployment)
     arrivals = traffic.arrivals if isinstance(traffic, Traffic) else traffic.loop
     closed = arrivals if isinstance(arrivals, ClosedLoop) else None
     if closed is None and requests.arrival is None:
@@ -406,7 +418,18 @@ def _kind(
             together=requests.samples,
         )
         modifiers.append(MaskModifier(masks))
-    return EngineKind(deployment, times, rules, cache, speculation.draft, adapters, shares, tuple(modifiers))
+    return EngineKind(
+        deployment,
+        times,
+        rules,
+        cache,
+        draft=speculation.draft,
+        adapters=adapters,
+        shares=shares,
+        modifiers=tuple(modifiers),
+        encoder=_encoder(deployment, requests),
+        hashes=requests.hashes,
+    )
 
 
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:

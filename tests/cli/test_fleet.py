@@ -60,6 +60,22 @@ def test_the_record_adds_up(run: Run) -> None:
     ]
 
 
+def test_what_was_asked_for_in_vain_is_said(run: Run) -> None:
+    """One draft of two is accepted, at the price of a wider step; conversations share text that caches find: of turns
+    of 64, then 64 + 8 + 64 tokens the second finds 64 + 7 in pages of 16: 64 of all 200."""
+    asked = ("fleet", "llama-3.1-8b", "--rate", "20", "--prompt", "64", "--output", "8", "--turns", "2", "--ttft", "1s")
+    asked += ("--own", "l40s=2", "--quant", "native", "--most", "1", "--ideal", "--token-budget", "2048")
+    asked += ("--draft", "free", "--draft-tokens", "2", "--acceptance", "0.1", "--designs", "1", "--tpot", "50ms")
+    record = run(*asked, "--format", "json").json
+    assert record["parts"][0]["replica"]["draft_tokens"] is None
+    assert record["prefix_cache_hit_rate"] == pytest.approx(64 / 200, abs=0.002)
+    assert record["cache_tiers"] is record["classes"] is None
+    ran = run(*asked)
+    assert "spreads the conversations" in ran.out
+    assert f"found of the prompt tokens: {record['prefix_cache_hit_rate']:.1%}" in ran.out
+    assert "l40s: " in ran.out and "drafts" in ran.out
+
+
 def test_rows_are_the_parts(run: Run) -> None:
     lines = run(*ASKED, "--format", "csv").out.splitlines()
     assert lines[0].startswith("gpu,source,replicas,devices,requests_per_s,share,cost_per_hour")

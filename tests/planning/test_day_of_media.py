@@ -107,7 +107,6 @@ def test_every_request_of_a_day_has_its_images_and_their_tokens() -> None:
     for one in day.policies:
         records = one.result.records
         assert np.array_equal(np.asarray(records.prompt), requests.prompt)
-        assert records.encoder is not None and len(set(records.encoder)) == 4
     static = day.policies[0]
     flags, replicas = day.work.design.flags, Schedule(changes=((0.0, static.peak),))
     plain = simulate(assemble(REQUEST), requests, flags, Options(fleet=Fleet(routing="least-loaded", scaling=replicas)))

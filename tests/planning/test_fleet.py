@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, MissingFactError, UsageError
+from inferplan.models.media import MediaAsked
 from inferplan.planning.demand import Demand
 from inferplan.planning.design import Design
 from inferplan.planning.fleet import FleetAsked, FleetPlan, ReplicaGroup, designs_of, plan_fleet
@@ -20,11 +22,18 @@ from inferplan.planning.option import Sizing
 from inferplan.planning.plan import plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
+from inferplan.planning.verify import limited
 from inferplan.reports.fleet import fleet_report
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.run_length import steady
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
+from inferplan.traffic.popularity import Popularity
+from inferplan.traffic.reasoning import ReasoningLengths
+from inferplan.traffic.requests import Lengths, Media, OpenLoop, SharedPrefix, Slo, Traffic, TrafficClass
+from inferplan.work.adapters import LoraAsked
+from tests.cases import for_each
 
 PRICES = price_book(stated=["l40s=1.00", "h100-sxm=32/8"])
 OWN = Kind(gpu="l4", owned=True, most=4)
@@ -122,6 +131,67 @@ def test_a_capacity_that_is_too_large_is_found_out_at_the_load_it_is_sized_for(m
         late = alone(part, 1 / 0.8, found.given / part.way.rate)
         assert np.percentile(late.ttft, 95.0) <= 0.5 * 1.02
         assert np.percentile(late.tpot, 95.0) <= 0.08 * 1.02
+
+
+CLASSES = tuple(
+    TrafficClass(name=name, share=0.5, prompt=Lengths(mean=prompt), output=Lengths(mean=40), slo=Slo(ttft=limit))
+    for name, prompt, limit in (("short", 200, 0.5), ("long", 600, 0.6))
+)
+OF_ONE: dict[str, dict[str, Any]] = {
+    "media": {
+        "model": "qwen2.5-vl-3b",
+        "base": {"media": MediaAsked(images=1, image_size=(640, 480), text=200.0)},
+        "demand": {"prompt": Lengths(mean=591), "text": Lengths(mean=200), "media": Media(tokens=391)},
+    },
+    "conversations": {
+        "demand": {"own": Lengths(mean=256), "prefix": SharedPrefix(tokens=100, distinct=2, turns=3)},
+        "options": {"fleet": Fleet(routing="sticky")},
+    },
+    "classes": {"demand": {"classes": CLASSES, "prompt": Lengths(mean=400), "output": Lengths(mean=40)}},
+    "thoughts": {"demand": {"output": ReasoningLengths(thought=Lengths(mean=100), answer=Lengths(mean=30))}},
+    "adapters": {
+        "base": {"lora": LoraAsked(rank=16, slots=4)},
+        "space": {"slots": (4,)},
+        "demand": {"adapters": Popularity(count=8, skew=1.0), "lora_bandwidth": 25e9},
+        "options": {"lora_bandwidth": 25e9},
+    },
+    "drafts": {"space": {"drafting": (Drafting(model=None, length=5, acceptance=1.0),)}, "demand": {"rate": 90.0}},
+    "samples": {"demand": {"samples": 4, "own": Lengths(mean=256), "rate": 240.0}},
+}
+"""What a load has, as a question and its requests do."""
+
+
+def loaded(name: str, rate: float = 60.0) -> Question:
+    asked, of = question(rate), OF_ONE[name]
+    base = replace(asked.space.base, model=of.get("model", "llama-3.1-8b"), **of.get("base", {}))
+    return replace(
+        asked,
+        space=replace(asked.space, base=base, **of.get("space", {})),
+        demand=replace(asked.demand, **of.get("demand", {})),
+    )
+
+
+@for_each("name", OF_ONE)
+def test_a_fleet_of_one_kind_is_so_many_replicas(name: str) -> None:
+    """To the last bit what ``simulate`` says of them behind the same router."""
+    found = plan_fleet(loaded(name), FleetAsked(kinds=(L40S,), designs=1))
+    (part,) = found.parts
+    for slo, of in limited(run := found.run, found.question.slo):
+        assert all(np.percentile(getattr(of, limit), slo.percentile) <= most for limit, most in slo.limits.items())
+    assert (part.way.design.option.speculation.length > 0) == (name == "drafts")
+    assert part.replicas > 1 and found.keeps(found.run)
+    design = part.way.design
+    served = replace(design.deployment, parallel=replace(design.deployment.parallel, replicas=part.replicas))
+    count = len(run.records.prompt) // found.question.demand.samples
+    traffic = steady(found.question.demand.traffic(found.question.demand.rate or 0.0, 1), count)
+    alone = simulate(
+        served,
+        traffic,
+        design.flags,
+        Options(trim=True, speculation=design.option.speculation, **OF_ONE[name].get("options", {})),
+    )
+    for column in ("arrival", "admitted", "first", "finish"):
+        assert bytes(getattr(run.records, column)) == bytes(getattr(alone.records, column))
 
 
 def test_one_kind_alone_costs_more(mixed: FleetPlan) -> None:
