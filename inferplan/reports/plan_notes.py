@@ -58,6 +58,7 @@ from inferplan.reports.plan_figures import (
     shape,
 )
 from inferplan.reports.plan_tiers import tier_lines
+from inferplan.reports.plan_unused import unused_lines
 from inferplan.serving.session_results import SessionFigures
 from inferplan.traffic.reasoning import above_at_most
 from inferplan.units import HOURS_PER_MONTH, format_time
@@ -205,6 +206,7 @@ def notes(plan: Plan, command: str | None = None) -> list[str]:
         mask_line(plan),
         sampling_line(plan),
         search_line(plan),
+        *unused_lines(plan),
         price_line(plan),
         *people_notes(plan),
         start_line(plan, command),

@@ -691,3 +691,24 @@ def test_costs_of_two_kinds_are_not_compared(planned: Path) -> None:
         )
         with pytest.raises(UsageError):
             cost_change(plan, other)
+
+
+def test_a_named_gpu_that_is_in_no_answer_is_said_to_be_left_out(run: Run) -> None:
+    """15.0 GB of matrices at 300 GB/s (data sheet of the L4) are 50 ms a token."""
+    asked = [
+        "plan",
+        "llama-3.1-8b",
+        "--rate",
+        "2",
+        "--prompt",
+        "1024",
+        "--output",
+        "64",
+        "--ttft",
+        "1s",
+        "--aggregated",
+    ]
+    said = run(*asked, "--gpu", "l4,h100-sxm", "--quant", "native", "--tpot", "20ms", "--tp", "1").out
+    found = re.search(r"^l4 is left out: its TPOT is ([\d.]+) ms at least, over the limit of 20.0 ms", said, re.M)
+    assert found is not None and 50 < float(found[1]) < 75
+    assert "left out" not in run(*asked, "--gpu", "h100-sxm", "--quant", "native", "--tpot", "20ms", "--tp", "1").out

@@ -389,7 +389,8 @@ def test_a_bill_beside_that_of_an_api() -> None:
     13.9 times what 1,800 an hour make in a month."""
     rows = cells(costs._bill(COST, ApiPrice(input=1.0, output=2.0), None))
     many = 21900 / 0.0012
-    said = f"{many:,.0f} requests per month, 20.1B tokens ({many / (1800 * 730):.1f} x capacity: the API costs less at any load)"
+    said = f"{many:,.0f} requests per month, 20.1B tokens ({many / (1800 * 730):.1f} x capacity: the API costs less"
+    said += " at any load)"
     said += ", 6.94 per second on average"  # 18,250,000 in 730 hours of 3,600 s
     assert rows["break-even with an API at 1/2"] == said
     cheap = cells(costs._bill(COST, ApiPrice(input=20.0, output=20.0), None))
