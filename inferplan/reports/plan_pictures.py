@@ -27,8 +27,8 @@ _LOADS = np.linspace(0.5, 1.5, 201)
 
 
 _SAFETY = (
-    "The least monthly bill that keeps each limit with this chance, among options with a known error. The dark bar "
-    "is the plan. 0.5 is the prediction itself."
+    "The least monthly bill that keeps each limit with this chance, among options with a known error. The dark bar is "
+    "at the confidence of the plan. 0.5 is the prediction itself."
 )
 
 
