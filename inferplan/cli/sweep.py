@@ -116,7 +116,9 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
         save_parquet(result, report_file)
         click.echo(f"{len(result.columns)} points written to {report_file}", err=True)
         return
-    write(sweep_report(result), style, report_file)
+    report = sweep_report(result)
+    kernels = [f"{role} kernels are those timed by {name} (--backend)" for role, name in chosen or ()]
+    write(replace(report, notes=[*report.notes, *kernels]), style, report_file)
 
 
 def _spread(values: dict[str, Any]) -> dict[str, list[Any]]:

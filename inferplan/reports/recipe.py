@@ -43,5 +43,6 @@ def recipe_report(result: Recipe) -> Report:
     ]
     if result.base.deployment.calibration.basis == "roofline":
         notes.append(IDEAL_NOTE)
+    notes += filter(None, [result.base.deployment.calibration.note])
     record = {"baseline": result.baseline, "total_factor": result.total, "steps": result.rows()}
     return Report(record=record, tables=[table], notes=notes, rows=result.rows())

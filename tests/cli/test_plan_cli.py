@@ -550,6 +550,8 @@ def test_kernels_of_a_flag_are_asked_for_alike_everywhere(tmp_path: Path) -> Non
     assert "has no flag for this: linear" in str(refused("emit", "vllm", str(path)))
     grid = ["sweep", "llama-3.1-8b", *backend, "--quant", "bf16,fp8", "--batch", "1", "--format", "json"]
     points = run(*grid, "--executor", "serial")
+    said = run(*grid[:-1], "table", "--executor", "serial")
+    assert "linear kernels are those timed by cutlass (--backend)" in said
     assert "linear=cutlass would do nothing" in points and '"ok"' in points
     old = CliRunner(**APART).invoke(cli, [*grid, "--backend", "serial"])
     assert old.stdout == points

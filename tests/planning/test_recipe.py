@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 
 from inferplan.answers.recipe import Recipe, UsersAtATime, cross_layer, multi_head, recipe, with_query_groups
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_model
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InfeasibleError, UsageError
+from inferplan.reports.recipe import recipe_report
 from inferplan.traffic.requests import Lengths
 from tests.cases import for_each
 
@@ -33,6 +36,13 @@ def test_the_factors_multiply_to_the_whole(made: Recipe) -> None:
         assert low * (1 - 1e-12) <= row["throughput_factor"] <= high * (1 + 1e-12)
         assert low * (1 - 1e-12) <= row["shapley_throughput_factor"] <= high * (1 + 1e-12)
     assert len(made.to_frame()) == 5
+
+
+def test_kernels_that_were_chosen_are_said() -> None:
+    asked = replace(H100, flags=EngineFlags(backends=(("linear", "@0.19"),)))
+    made = [recipe(one, "static,bf16", ["continuous-batching"], LOAD) for one in (asked, H100)]
+    said = ["linear by @0.19" in " ".join(recipe_report(one).notes) for one in made]
+    assert said == [True, False]
 
 
 def test_shapley_is_the_mean_over_every_order(made: Recipe) -> None:

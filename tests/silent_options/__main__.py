@@ -33,7 +33,7 @@ def main() -> int:
                 if not one.how or (given.refused and one.how == "refused"):
                     print(f"    {one.how or 'SILENT'} {one.option} {' '.join(one.why.split())[:200]}", flush=True)
     print(", ".join(f"{number:,} {how}" for how, number in count.most_common()))
-    silent = [key for key, how in heard.items() if "" in how or ("unbound" in how and "changed" not in how)]
+    silent = [key for key, how in heard.items() if "" in how or ("unbound" in how and not how & {"changed", "noted"})]
     never = [key for key, how in heard.items() if how == {"refused"}]
     print(f"{len(heard):,} options of {len({name for name, _ in heard})} commands: {len(silent)} silent")
     for what, those in (("silent", silent), ("refused on every line", never if given.refused else [])):
