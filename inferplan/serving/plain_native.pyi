@@ -1,5 +1,5 @@
-"""The loops of plain replicas and plain pipelines in C (``plain_native.c``); the module is there where ``inferplan
-compile`` has made it."""
+"""The loops of plain replicas and pipelines in C (``plain_native.c``); the module is there where ``inferplan compile``
+has made it."""
 
 from collections.abc import Callable
 
