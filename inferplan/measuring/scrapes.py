@@ -99,7 +99,9 @@ async def scrape(
                     check(answer.text, f"{client.address.root}/metrics")
                 why = "" if answer.status == 200 else answer.error or f"HTTP {answer.status}"
                 one.add(at, answer.text, why)
-            due = max(due + asked.every, monotonic())  # a machine that slept reads once, not for all it missed
+            due, now = due + asked.every, monotonic()
+            if due <= now:  # a machine that slept reads once, not for all it missed
+                due = now + asked.every
             if due - began > asked.lasting + asked.every / 2 or all(one.gone for one in found):
                 return
             await sleep(due - monotonic())
