@@ -218,8 +218,8 @@ class Chosen(Shown):
         """The least bill at the plan's confidence, of what has a known error: not the plan's where a miss is dear."""
         if not self.supported:
             return None if self.measured is None else self.measured.option
-        kept = [one.option for one in (self.best, *self.alternatives) if is_measured(one.option, self.question)]
-        return min(kept, key=lambda one: one.cost or 0.0)
+        kept = [one for one in (self.best, *self.alternatives) if is_measured(one.option, self.question)]
+        return Finalists(passed=kept).unbeaten[0].option
 
     @cached_property
     def in_proportion(self) -> Verified | None:
