@@ -11,7 +11,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, overload
 
 from inferplan.answers.compare import Comparison, compare
-from inferplan.answers.cost import BatchCost, CostAsked, cost_of_batch, parse_api_price
+from inferplan.answers.cost import BatchCost, CostAsked, cost_of_batch, parse_api_price, parse_kwh_price
 from inferplan.answers.explain import Explainer, Explanation
 from inferplan.answers.fit import FitLoad, Fits, Fitting, fit_asked, fit_everywhere, fit_on
 from inferplan.answers.fit_owned import OwnedFits, fit_owned
@@ -204,7 +204,7 @@ class CostOptions(PriceOptions, total=False):
     """What :func:`cost` takes by keyword, beside prices. utilisation: share of the time that is busy. ratio: the price
     of an output token over that of an input token. api_price: of a hosted API for a million input and output tokens,
     ``"3/15"``. user_requests: of one user a day. power_share: of TDP drawn on average. pue: power of the facility over
-    that of the GPUs. grid: grams of CO2 a kWh.
+    that of the GPUs. grid: grams of CO2 a kWh. kwh_price: what a kWh costs, ``"0.30EUR"``.
     """
 
     utilisation: float
@@ -214,6 +214,7 @@ class CostOptions(PriceOptions, total=False):
     power_share: float
     pue: float
     grid: float | None
+    kwh_price: str | None
 
 
 class EmitOptions(TypedDict, total=False):
@@ -475,6 +476,8 @@ def cost(
     prices, load = _prices(given), _static(1 if batch is None else batch, prompt, output)
     given["api"] = parse_api_price(given.pop("api_price", None))
     given["share"] = given.pop("power_share", 1.0)
+    price = given.pop("kwh_price", None)
+    given["tariff"] = None if price is None else parse_kwh_price(price)
     return cost_of_batch(_deployment(deployment), load, prices, CostAsked(**given), batch is None)
 
 

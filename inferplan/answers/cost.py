@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -140,6 +141,7 @@ class Energy(Shown):
 
     power: TDP of one device [W]. share: the share of TDP drawn on average; 1 is the upper bound. pue: power of the
     facility over power of the devices; 1 counts the devices alone. grid: grams of CO2 a kWh, where the user states it.
+    tariff: what a kWh costs, the same.
     """
 
     power: float
@@ -148,6 +150,7 @@ class Energy(Shown):
     share: float = 1.0
     pue: float = 1.0
     grid: float | None = None
+    tariff: Money | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -173,6 +176,11 @@ class Energy(Shown):
     def kwh_per_million_output(self) -> float:
         """Energy of a million output tokens [kWh]."""
         return self.per_output_token * 1e6 / 3.6e6
+
+    @property
+    def kwh_per_month(self) -> float:
+        """Energy of a month of :data:`HOURS_PER_MONTH` at that power [kWh]."""
+        return self.watts / 1e3 * HOURS_PER_MONTH
 
     @property
     def carbon_per_million_output(self) -> float | None:
@@ -212,11 +220,24 @@ def parse_api_price(text: str | None) -> ApiPrice | None:
     raise UsageError(f"--api-price {text} is not a price", because=because, hint=hint)
 
 
+def parse_kwh_price(text: str) -> Money:
+    """``"0.30"``, ``"0.30EUR"``, ``"$0.30/kWh"``: what a kWh costs. Raises ``UsageError`` for other text."""
+    try:
+        found = parse_money(re.sub(r"\s*(?:/|per)\s*kwh\s*$", "", text, flags=re.IGNORECASE))
+    except ValueError as error:
+        require_one_amount("--kwh-price", text, error)
+        found = Money(inf)
+    if found.hours is not None or not found.amount < inf:
+        because = "it is money per kWh, and no time" if found.hours else f"{text.strip()!r:.40} is no amount of money"
+        raise UsageError(f"--kwh-price {text[:40]} is not a price", because=because, hint="--kwh-price 0.30 or 0.30EUR")
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class CostAsked:
     """How a bill is divided. utilisation: share of time busy. ratio: the price of an output token over that of an input
     token. api: the price of a hosted API, for break-even. user_requests: requests of one user a day. share: of TDP
-    drawn on average. pue: power of the facility over that of the GPUs. grid: grams of CO2 a kWh.
+    drawn on average. pue: power of the facility over that of the GPUs. grid: grams of CO2 a kWh. tariff: money a kWh.
     """
 
     utilisation: float = ask("--utilisation", SHARE, "Share of time that the batch runs [1].", 1.0)
@@ -241,6 +262,13 @@ class CostAsked:
         "--pue", Real(1, MOST_PUE), "Power of the facility over the power of the GPUs [1: GPUs only].", 1.0
     )
     grid: float | None = ask("--grid", Real(0), "Grams of CO2 per kWh of your grid.", None, metavar="G/KWH")
+    tariff: Money | None = ask(
+        "--kwh-price",
+        Text(parse_kwh_price),
+        "What a kWh costs, for the electricity of a month: 0.30 (currency of the prices) or 0.30EUR.",
+        None,
+        metavar="MONEY",
+    )
 
     @property
     def charged(self) -> float:
@@ -289,6 +317,7 @@ def cost_of_batch(
         share=asked.share,
         pue=asked.pue,
         grid=asked.grid,
+        tariff=asked.tariff and asked.tariff._replace(currency=asked.tariff.currency or prices.currency),
     )
     return BatchCost(
         result=result,

@@ -15,7 +15,7 @@ from inferplan.catalog.files import config_root, load, load_hardware, load_model
 from inferplan.catalog.filters import with_filters
 from inferplan.catalog.host_times import HostTimes, with_host_times
 from inferplan.catalog.masks import with_mask_times
-from inferplan.catalog.offload import OffloadAsked, with_offload
+from inferplan.catalog.offload import OffloadAsked, host_named, with_offload
 from inferplan.devices.anchors import Anchor, ErrorProcess
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, EngineVersion
 from inferplan.devices.hardware import HardwareSpec
@@ -580,7 +580,7 @@ def with_host_memory(
 
     def host_hardware(name: str) -> HardwareSpec:
         (sockets, bare), memory = counted(name), request.offload.host_memory
-        one = hardware_loader(bare)
+        one = host_named(bare, hardware_loader)
         host = one if sockets in (None, 1) else one.joined(sockets)
         return with_memory(host, memory, "--host-memory") if memory else host
 

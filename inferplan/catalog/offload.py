@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from inferplan.catalog.calibrations import own_kernels
+from inferplan.catalog.files import load_hardware, names
 from inferplan.devices.engine import OwnKernels
 from inferplan.devices.hardware import HardwareSpec, Link
-from inferplan.errors import InfeasibleError, MissingFactError, UsageError
+from inferplan.errors import InfeasibleError, MissingFactError, UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment, Offload, Streamed
 from inferplan.estimate.memory import Footprint
 from inferplan.fields import Real, Text, Whole, ask, need
@@ -137,6 +138,26 @@ _NOTHING = (
 )
 HostLoader = Callable[[str], Deployment]
 """The same request on its host, by name or file."""
+
+
+def host_named(name: str, hardware_loader: Callable[[str], HardwareSpec]) -> HardwareSpec:
+    """A host by name. Raises ``UnknownNameError`` for what is none, with those that have such memory."""
+    try:
+        return hardware_loader(name)
+    except UnknownNameError as error:
+        if name.endswith((".yaml", ".yml")):
+            raise
+        from difflib import get_close_matches
+
+        hosts = {one: spec for one in names("hardware") if (spec := load_hardware(one)).memory.dimms}
+        alike = [one for one, spec in hosts.items() if spec.memory.kind.lower().startswith(name.lower())]
+        alike = alike or get_close_matches(name, hosts, 3)
+        raise UnknownNameError(
+            f"no host named {name!r}",
+            because="a host is a processor, whose cores and memory channels set its times",
+            hint=f"--host {', '.join(alike) or 'core-i9-14900k'} (2x-NAME: two sockets), or a copy of its YAML with "
+            "memory.bandwidth of your DIMMs: inferplan show NAME",
+        ) from error
 
 
 def with_offload(

@@ -97,7 +97,7 @@ GROUPS: dict[str, Group] = {
     ),
     "money": Group(
         "Prices",
-        "price prices term currency max-cost api-price ratio user-requests own-price against max-rise",
+        "price prices term currency max-cost api-price kwh-price ratio user-requests own-price against max-rise",
     ),
     "power": Group(
         "Power and carbon", "power-cap power-budget provision power-share energy pue host-watts carbon grid"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 
 import numpy as np
@@ -151,6 +152,21 @@ def sides_error(here: Footprint, there: Footprint, batch: str = "--batch") -> In
         because="; ".join(because),
         hint=", or ".join(hints) or f"a GPU {'' if there.fits else 'and a host '}with more memory{narrower}",
     )
+
+
+def fewest_experts(footprint: Footprint) -> Deployment | None:
+    """The deployment with the experts of the fewest layers on the host with which both sides hold a load, as llama.cpp
+    places them; ``None`` where no fewer do, or the device would hold all."""
+    deployment, offload = footprint.deployment, footprint.deployment.offload
+    if offload is None or not offload.experts or offload.layers or deployment.engine.experts_alone:
+        return None
+
+    def placed(experts: int) -> Deployment:
+        return replace(deployment, offload=replace(offload, experts=experts))
+
+    counts = range(1, offload.experts + 1)
+    at = bisect_left(counts, True, key=lambda count: replace(footprint, deployment=placed(count)).fits)
+    return placed(counts[at]) if at < len(counts) - 1 else None
 
 
 def most_layers(footprint: Footprint) -> int | None:

@@ -10,7 +10,8 @@ from inferplan.answers.cost import ApiPrice, BatchCost, Cost, Energy
 from inferplan.catalog.assemble import Deployed
 from inferplan.catalog.bills import Bill, Offer, no_month
 from inferplan.figures import Figure, lines, record, short_time, text
-from inferplan.reports.estimate import basis_note, deployment_record
+from inferplan.money import Money
+from inferplan.reports.estimate import band_note, basis_note, deployment_record
 from inferplan.reports.hosted import never_even
 from inferplan.serving.techniques.applied import refusal
 from inferplan.table import Report, Table
@@ -49,6 +50,7 @@ def batch_cost_report(found: BatchCost) -> Report:
             *bill.remarks,
             *found.prices.remarks([found.result.deployment.hardware.name]),
             basis_note(found.result),
+            band_note(found.result),
             *found.result.deployment.model_lines,
         ],
     )
@@ -294,7 +296,7 @@ def _energy(energy: Energy) -> list[Figure]:
             seen=not generates and energy.grid is not None,
         ),
     ]
-    each = energy.per_output_token if generates else None
+    each, month, tariff = energy.per_output_token if generates else None, energy.kwh_per_month, energy.tariff
     kwh = energy.kwh_per_million_output if generates else None
     return [
         *figures,
@@ -303,4 +305,16 @@ def _energy(energy: Energy) -> list[Figure]:
         Figure(
             "per_million_output_tokens_g_co2", carbon, "  CO2 in operation", "{:,.0f} g CO2", seen=carbon is not None
         ),
+        Figure("per_month_kwh", month, f"per month of {HOURS_PER_MONTH:g} hours", "{:,.1f} kWh", seen=bool(tariff)),
+        *(() if tariff is None else _electricity(energy, tariff)),
     ]
+
+
+def _electricity(energy: Energy, tariff: Money) -> tuple[Figure, Figure]:
+    """What a month of it costs; no rent is in it."""
+    amount = energy.kwh_per_month * tariff.amount
+    label = f"  electricity at {tariff.amount:g} {tariff.currency} per kWh, without rent"
+    return (
+        Figure("electricity_per_month", amount, label, text=f"{amount:,.2f} {tariff.currency}"),
+        Figure("electricity_currency", tariff.currency),
+    )

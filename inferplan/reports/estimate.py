@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import starmap
 from typing import Any
@@ -19,6 +19,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, by_place
 from inferplan.estimate.resting import outside_band
 from inferplan.estimate.roofline import Bound
+from inferplan.estimate.run import fewest_experts
 from inferplan.estimate.support import lacking, too_few
 from inferplan.figures import Figure, labelled_texts, record, text
 from inferplan.models.layers.moe import MoeLayer
@@ -607,6 +608,7 @@ def _notes(estimate: Estimate) -> list[str]:
         f"hardware: {hardware.name}, confidence {hardware.confidence}",
         *hardware.size_lines,
         _host_note(estimate.deployment),
+        _fewer_note(estimate),
         start_line(estimate.deployment),
     ]
     return [note for note in notes if note]
@@ -625,6 +627,16 @@ def _host_note(deployment: Deployment) -> str:
     rate = f"{link.name} of {format_quantity(link.bandwidth, 'B/s')}{each}"
     constants = host.calibration.described if host.calibration.constants else "none, its roofline"
     return f"host: {host.hardware.name}, confidence {host.hardware.confidence}, constants {constants}; over {rate}"
+
+
+def _fewer_note(estimate: Estimate) -> str:
+    """The fewest layers whose experts have to lie on the host, and the time per token with them; empty where no fewer
+    do."""
+    fewer = fewest_experts(estimate.footprint)
+    if fewer is None or fewer.offload is None or not np.all(estimate.load.output > 1):
+        return ""
+    with_them = _time(replace(estimate, deployment=fewer).tpot)
+    return f"the GPU has room: --cpu-moe-layers {fewer.offload.experts} fits, with a TPOT of {with_them}"
 
 
 def _time(value: Num) -> str:

@@ -147,3 +147,27 @@ def test_the_plan_that_a_cost_names_runs_as_pasted(run: Run) -> None:
     assert words[:2] == ["plan", "llama-3.1-8b"]
     planned = run(*words)
     assert (planned.code, "21,529 USD per month" in planned.out) == (0, True)
+
+
+def test_electricity_of_a_month_stands_beside_the_rent(run: Run) -> None:
+    """575 W (TDP of an RTX 5090) for 730 hours are 419.75 kWh, at 0.30 a kWh 125.93; at 60 % of TDP and a PUE of 1.2
+    302.2 kWh. A currency of its own is not compared with that of the rent."""
+    asked = ("cost", "llama-3.1-8b", "--gpu", "rtx-5090", "--quant", "fp8", "--price", "rtx-5090=0.99")
+    found = run(*asked, "--kwh-price", "0.30", "--format", "json").json
+    assert found["energy"]["per_month_kwh"] == pytest.approx(419.75)
+    assert (found["energy"]["electricity_per_month"], found["energy"]["electricity_currency"]) == (
+        pytest.approx(125.925),
+        "USD",
+    )
+    assert found["cost"]["per_month"] == pytest.approx(0.99 * 730)  # the rent alone
+    capped = run(*asked, "--power-share", "0.6", "--pue", "1.2", "--kwh-price", "0.30EUR/kWh").out
+    assert "302.2 kWh" in capped and "90.67 EUR" in capped and "GPUs x PUE 1.2" in capped
+    assert run(*asked, "--format", "json").json["energy"].get("electricity_per_month") is None
+
+
+def test_a_cost_says_how_far_off_it_may_be_as_an_estimate_does(run: Run) -> None:
+    """The same batch, so the same line: a band on an H100, none under an engine that nobody measured there."""
+    for gpu, words in (("h100-sxm", "error: 80 %"), ("rtx-5090", "error: unknown; ")):
+        line = ("llama-3.1-8b", "--gpu", gpu, "--quant", "fp8", "--batch", "8")
+        says = [one for one in run("estimate", *line).out.splitlines() if one.startswith("error: ")]
+        assert says[0].startswith(words) and says[0] in run("cost", *line, "--price", f"{gpu}=1").out
