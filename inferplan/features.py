@@ -230,7 +230,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("sessions", "classes", "simulate", "each says of every request who sends it, how long it is and when", _LEAVE),
     ("sessions", "samples", "simulate", "the answer that an agent continues from is not stated", _LEAVE),
     ("sessions", "budgets", "plan", "calls of sessions are drawn with their thoughts", "one --thinking-budget"),
-    ("sessions", "unlike", "simulate", _AHEAD, "inferplan simulate or plan, of replicas that stay, all alike"),
+    ("sessions", "unlike", "simulate", _AHEAD, "inferplan simulate, plan or day, of replicas that are all alike"),
     ("patience", "static-batches", "simulate", _MID_STEP, _NO_CANCEL),
     # what keeps a cache
     ("tiers", "kv-offload", "simulate", "KV offload is a cache tier too", _AS_TIER),
