@@ -94,6 +94,7 @@ FEATURES: dict[str, Feature] = {
     "elastic": Feature("replicas that come and go", "inferplan day", "day.md"),
     "unlike": Feature("replicas that are not alike", "inferplan fleet", "fleet.md"),
     "prefix-aware": Feature("routing by what a replica's cache has", "--routing prefix-aware", "serving.md"),
+    "cache-aware": Feature("routing by caches and loads", "--routing cache-aware", "serving.md"),
     "sticky": Feature("sticky routing", "--routing sticky", "serving.md"),
     # how an answer is read
     "ideal": Feature("ideal devices", "--ideal", "calibration.md"),
@@ -163,7 +164,7 @@ _OWN_PAGES = "kinds of replicas that divide or store a cache in ways of their ow
 _PLAIN_BATCH = "it is known of a plain batch"
 _STEADY = "replicas of one pool are lost under a steady load, and as many bought as that takes"
 _ONE_PASS = "an encoder reads the whole prompt in one pass"
-_LATE_ONES = "a replica that is ordered has an empty cache, and as this routing is modelled it never gets a request"
+_LATE_ONES = "a replica that is ordered has an empty cache, and gets no request while others find more"
 _ONE_POOL = "it is known of one pool, for requests that share nothing"
 _STAGES = "every layer of its decoder reads the output of its encoder"
 _WHICH_KIND = "which of the kinds is lost, ordered or stands by is not stated"
@@ -279,7 +280,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("pools", "unlike", "simulate", "no router deals requests out to pairs of pools and to whole replicas", _ALIKE),
     ("pools", "anchor", "simulate", "the measured runs had engines that compute prompts and decode", _LEAVE),
     ("unlike", "failures elastic", "simulate", _WHICH_KIND, _ALIKE),
-    ("elastic", "prefix-aware", "simulate", _LATE_ONES, _ROUTED),
+    ("elastic", "prefix-aware", "simulate", _LATE_ONES, "--routing cache-aware"),
     ("elastic", "users", "simulate", _AHEAD, _OPEN),
     ("elastic", "anchor", "simulate", _ANCHOR_STAYS, _LEAVE),
     ("failures", "anchor", "simulate plan", _ANCHOR_STAYS, _LEAVE),

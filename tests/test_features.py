@@ -253,6 +253,7 @@ FEATURE: dict[str, Callable[[Run], None]] = {
     "elastic": of_fleet(scaling=Schedule(changes=((0.0, 1), (0.2, 2)), cold_start=0.1)),
     "unlike": of_fleet(others=(Beside(assembled(model=DENSE), Flags(), 1, 1.0),)),
     "prefix-aware": of_fleet(routing="prefix-aware"),
+    "cache-aware": of_fleet(routing="cache-aware"),
     "sticky": of_fleet(routing="sticky"),
     "energy": of_options(figures=frozenset({"energy"})),
     "hit-curve": of_options(figures=frozenset({"hit-curve"})),
@@ -514,7 +515,18 @@ DRAWN = (
         "users",
         "drafts",
     ),
-    *("hit-rate", "tiers", "pipelines", "attention-dp", "replicas", "pools", "failures", "elastic", "prefix-aware"),
+    *(
+        "hit-rate",
+        "tiers",
+        "pipelines",
+        "attention-dp",
+        "replicas",
+        "pools",
+        "failures",
+        "elastic",
+        "prefix-aware",
+        "cache-aware",
+    ),
 )
 """Features of a run of one small dense model, of which sets are drawn."""
 NEEDS = ("cache tiers keep text", "needs conversations", "requests without arrival times")
@@ -600,6 +612,7 @@ NEUTRAL: dict[str, Callable[[Run], None]] = {
     "elastic": of_fleet(scaling=STAYING),
     "failures": of_fleet(failures=Failures(at=(Failure(at=1e6),)), scaling=STAYING),
     "prefix-aware": of_fleet(routing="least-loaded"),
+    "cache-aware": of_fleet(routing="cache-aware"),
     "jobs": of_options(jobs=1),
     "queue": of_load(classes=()),
 }

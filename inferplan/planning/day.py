@@ -60,7 +60,7 @@ Policy = Literal["recorded", "static", "scheduled", "reactive"]
 POLICIES: tuple[Policy, ...] = ("static", "scheduled", "reactive")
 """Those that are compared where nobody names any."""
 EVERY_POLICY: tuple[Policy, ...] = ("recorded", *POLICIES)
-ROUTINGS: tuple[Routing, ...] = ("least-loaded", "round-robin", "sticky")
+ROUTINGS: tuple[Routing, ...] = ("least-loaded", "round-robin", "sticky", "cache-aware")
 """Those of a day."""
 _INSTANT = 1e-6
 """Seconds behind the edge of a step at which its rate holds, whatever the rounding of the edge."""
@@ -608,7 +608,7 @@ def _require_short(demand: Demand, span: float, context: int | None) -> None:
 
 def scattered(asked: DayAsked, question: Question) -> bool:
     """Whether later turns of conversations go to any replica, and find little of what the others keep."""
-    kept = asked.routing == "sticky" or any(tier.shared for tier in asked.tiers)
+    kept = asked.routing in ("sticky", "cache-aware") or any(tier.shared for tier in asked.tiers)
     return (question.demand.prefix.turns > 1 or question.demand.of_sessions) and not kept
 
 

@@ -94,6 +94,7 @@ class Fleet:
             elastic=self.changes or (self.scaling is not None and self.failures is None),
             unlike=bool(self.others),
             prefix_aware=self.routing == "prefix-aware",
+            cache_aware=self.routing == "cache-aware",
             sticky=self.routing == "sticky",
         )
 

@@ -10,11 +10,17 @@ from typing import Literal
 from inferplan.serving.records import Records
 from inferplan.serving.scheduler import Scheduler
 
-Routing = Literal["round-robin", "least-loaded", "prefix-aware", "sticky"]
+Routing = Literal["round-robin", "least-loaded", "prefix-aware", "cache-aware", "sticky"]
 """round-robin: one after another. least-loaded: fewest requests in the engine. prefix-aware: fewest prompt tokens to
-compute before and with the request, those found in the engine's prefix cache not counted. sticky: conversations one
-after another, and every later turn where the one before it went; all calls of a session, its sub-agents' too, go where
-its first went."""
+compute before and with the request, those found in the engine's prefix cache not counted. cache-aware: where most of
+the prompt is found, or the fewest requests are (:meth:`Router._cached_or_idle`). sticky: conversations one after
+another, and every later turn where the one before it went; all calls of a session, its sub-agents' too, go where its
+first went."""
+
+_CACHE_THRESHOLD, _BALANCE_ABS, _BALANCE_REL = 0.3, 64, 1.5
+"""Of cache-aware routing: the share of a prompt above which a cache decides; the difference and the ratio of the most
+to the fewest requests in an engine above which caches do not count: the defaults of ``sglang_router`` and of the vLLM
+router (``--cache-threshold``, ``--balance-abs-threshold``, ``--balance-rel-threshold`` of ``router_args.py``)."""
 
 
 class Router:
@@ -59,7 +65,7 @@ class Router:
         self._conversations: dict[int, int] = {}
         """Which scheduler had the last request of each conversation that may go on; of sessions by session."""
         alike = weights is None and shared == records.samples == 1
-        self.simple = routing != "prefix-aware" and alike
+        self.simple = routing not in ("prefix-aware", "cache-aware") and alike
         """Whether turns, or how many requests each engine has, alone say where one goes that follows none."""
         self._by_load = [(0, index) for index in range(len(pool))]
         """Heap of (load, scheduler); an entry whose load has changed since no longer counts."""
@@ -110,6 +116,8 @@ class Router:
         """The scheduler that the rule of the router names."""
         if self.routing in ("round-robin", "sticky"):
             return self._in_turn(request)
+        if self.routing == "cache-aware":
+            return self._cached_or_idle(request)
         return self._least_loaded() if self.routing == "least-loaded" else self._least_work(request)
 
     def _keep_together(self, request: int, index: int) -> None:
@@ -180,6 +188,34 @@ class Router:
         while loads[heap[0][1]] != heap[0][0] or heap[0][1] in self._closed:
             heapq.heappop(heap)
         return heap[0][1]
+
+    def _cached_or_idle(self, request: int) -> int:
+        """Cache-aware: the engine that finds most of the prompt, if that is more than a share of it; the one with the
+        fewest requests, if no engine finds so much, or one has far more requests than another (SGLang,
+        ``sgl-model-gateway/src/policies/cache_aware.rs`` at 053b63f; earlier ones, and the vLLM router 0.1.15, send
+        what no cache has to the engine with the smallest record). Of equals the one with the fewest requests.
+
+        That router guesses at caches from the prompts that it sent; here an engine's cache is what it is, as where
+        engines report it by events.
+        """
+        prompt, loads = self.records.prompt[request], self.loads
+        there = [index for index in range(len(self.pool)) if index not in self._closed]
+        idle = min(there, key=lambda index: loads[index])
+        least, most = loads[idle], max([loads[index] for index in there])
+        if most - least > _BALANCE_ABS and most > _BALANCE_REL * least:
+            return idle
+        found = {index: self._found(index, request) for index in there}
+        best = max(found.values())
+        if best <= _CACHE_THRESHOLD * prompt:
+            return idle
+        return min([index for index in there if found[index] == best], key=lambda index: loads[index])
+
+    def _found(self, index: int, request: int) -> int:
+        """Tokens of a prompt that an engine's cache has, in its own pages."""
+        cache, hashes = self.pool[index].cache, self.pool[index].admitted.hashes
+        if cache is None or hashes is None:
+            return 0
+        return sum(cache.match(hashes[request], self.records.prompt[request])) * cache.block
 
     def _least_work(self, request: int) -> int:
         """Prefix-aware: the fewest prompt tokens to compute before a request and with it, then the fewest requests."""

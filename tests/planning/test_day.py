@@ -16,6 +16,7 @@ from inferplan.planning import day_work
 from inferplan.planning.agents import demand_of_sessions
 from inferplan.planning.confidence import Slowness
 from inferplan.planning.day import (
+    ROUTINGS,
     Autoscaler,
     DayAsked,
     PolicyDay,
@@ -435,7 +436,10 @@ def test_sessions_of_a_day() -> None:
     for name in ("arrival", "first", "finish"):
         assert np.array_equal(getattr(static.result.records, name), getattr(alone.records, name)), name
     assert static.result.hit_rate == alone.hit_rate > 0.5
-    assert not scattered(asked, day.question) and scattered(replace(asked, routing="least-loaded"), day.question)
+    spread = [scattered(replace(asked, routing=way), day.question) for way in ROUTINGS]
+    assert dict(zip(ROUTINGS, spread)) == {
+        "least-loaded": True, "round-robin": True, "sticky": False, "cache-aware": False
+    }  # fmt: skip
 
 
 def test_sticky_routing_needs_conversations() -> None:

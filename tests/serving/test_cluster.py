@@ -59,10 +59,11 @@ def routed(
     return simulate(served(replicas=replicas), run, None, Options(fleet=fleet)), homes
 
 
-def test_the_least_loaded_engine_is_that_of_the_records() -> None:
+@for_each("routing", ["least-loaded", "cache-aware"])
+def test_the_least_loaded_engine_is_that_of_the_records(routing: Routing) -> None:
     """Requests that came before and have not finished, counted from the times of the whole run."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        run, homes = routed(monkeypatch, traffic(60.0), Fleet(routing="least-loaded"), 5)
+        run, homes = routed(monkeypatch, traffic(60.0), Fleet(routing=routing), 5)
     arrival, finish = np.asarray(run.records.arrival), np.asarray(run.records.finish)
     home = np.array([homes[5, request] for request in range(len(arrival))])
     loads = []
@@ -89,6 +90,42 @@ def test_prefix_aware_without_prefixes_is_the_shortest_queue_of_the_records() ->
         assert chosen[request] == min(ahead)[2], request
         waited += min(ahead)[0] > 0
     assert waited > 20
+
+
+@for_each(
+    "loads, found, chosen",
+    [
+        ((10, 5, 0), (310, 0, 0), 0),  # 0.31 of the prompt is more than 0.3
+        ((10, 5, 0), (300, 0, 0), 2),  # no more than 0.3: the idle one
+        ((10, 5, 0), (310, 320, 0), 1),
+        ((10, 5, 0), (400, 400, 0), 1),  # as much in both: the one with fewer requests
+        ((7, 7, 7), (0, 0, 0), 0),
+        ((64, 5, 0), (900, 0, 0), 0),  # 64 requests apart are not more than 64
+        ((65, 5, 0), (900, 0, 0), 2),  # 65 are
+        ((202, 140, 135), (900, 0, 0), 0),  # 67 apart, but 202 is no more than 1.5 x 135 = 202.5
+        ((203, 140, 135), (900, 0, 0), 2),
+        ((90, 5, None), (900, 0, 0), 1),  # the third takes no requests
+        ((9, 5, None), (0, 0, 900), 1),
+    ],
+)
+def test_cache_aware_routing_by_hand(loads: tuple[int | None, ...], found: tuple[int, ...], chosen: int) -> None:
+    """Prompts of 1,000 tokens, by the rule and the defaults of the SGLang gateway."""
+    pool: Any = [
+        SimpleNamespace(
+            cache=SimpleNamespace(block=10, match=lambda names, tokens, of=of: (of // 10 - 2, 2 if of else 0))
+        )
+        for of in found
+    ]
+    for one, of in zip(pool, found):
+        if not of:
+            one.cache.match = lambda names, tokens: (0, 0)
+    records: Any = SimpleNamespace(prompt=[1000], hashes=[(1, 2, 3)], samples=1, follows=None)
+    router = Router("cache-aware", pool, records)
+    for index, load in enumerate(loads):
+        if load is None:
+            router.close(range(index, index + 1))
+        router.loads[index] = load or 0
+    assert router.send(0, 0.0) == chosen
 
 
 def test_a_shared_prefix_draws_requests_to_where_it_is() -> None:

@@ -13,7 +13,7 @@ from inferplan.serving.autoscaling import Losses, Reactive, Scaling, Schedule
 from inferplan.serving.flags import Flags
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
-from inferplan.serving.routing import Routing
+from inferplan.serving.routing import Router, Routing
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import OpenLoop, Requests, SharedPrefix, Traffic, parse_lengths
@@ -196,6 +196,34 @@ def test_answers_of_a_prompt_go_where_a_replay_says() -> None:
         assert np.asarray(run.records.finish) == pytest.approx(np.array(expected), rel=CLOSE, abs=0.05)
 
 
+def test_an_empty_replica_gets_requests_when_the_others_have_far_more() -> None:
+    """Prompts that share 20 of 30 tokens, faster than one server of one place serves; a second is ready at COLD. It
+    gets nothing until the first has more than 64 requests beyond its own; once it has the text, who has fewer."""
+    count = 200
+    times = np.arange(count) * TAKES / 4
+    names = [(*range(20), *range(100 + 20 * place, 110 + 20 * place)) for place in range(count)]
+    sent = Requests(prompt=np.full(count, 30), output=np.full(count, 3), arrival=times, hashes=names, hash_block=1)
+    fleet = Fleet(routing="cache-aware", scaling=Schedule(changes=((0.0, 1), (1.0, 2)), cold_start=COLD))
+    homes: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        send = Router.send
+        patch.setattr(Router, "send", lambda *given: (homes.append(send(*given)), homes[-1])[1])
+        run = simulate(plain(slots=1, prefix_caching=True), sent, Flags(max_num_seqs=1), Options(fleet=fleet))
+    assert len(homes) == count == run.counts["finished"]
+    finish, first = np.asarray(run.records.finish), np.asarray(run.records.first)
+    home = np.array(homes)
+    begun = int(np.argmax(home == 1))
+    loads = [
+        [int(np.sum((home[:place] == one) & (finish[:place] > times[place]))) for one in (0, 1)]
+        for place in range(count)
+    ]
+    assert loads[begun] == [65, 0] and times[begun] > 1.0 + COLD
+    assert all(most <= 64 for most, _ in loads[:begun]) and not np.any(home[:begun])
+    after = [place for place in range(begun, count) if times[place] > first[begun]]
+    assert after and all(home[place] == int(loads[place][1] < loads[place][0]) for place in after)
+    assert all(run.records.cached[place] == 20 for place in range(1, count) if place != begun)
+
+
 NEVER = Reactive(target=1.0, first=3, cold_start=30.0, least=3, most=4, tolerance=1e9)
 """An autoscaler that looks, and changes nothing."""
 
@@ -206,6 +234,7 @@ NEVER = Reactive(target=1.0, first=3, cold_start=30.0, least=3, most=4, toleranc
         (Schedule(changes=((0.0, 3),)), "sticky"),
         (Schedule(changes=((0.0, 3), (1e6, 2))), "sticky"),
         (Schedule(changes=((0.0, 3), (1e6, 2))), "least-loaded"),
+        (Schedule(changes=((0.0, 3), (1e6, 2))), "cache-aware"),
         (NEVER, "least-loaded"),
     ],
 )
