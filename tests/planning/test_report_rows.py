@@ -18,6 +18,7 @@ from inferplan.reports import cost as costs
 from inferplan.reports import day as days
 from inferplan.reports import fit, horizon, several, validation
 from inferplan.reports.hosted import same_load
+from inferplan.traffic.profile import Profile
 from inferplan.traffic.requests import Slo
 from tests.cases import for_each
 from tests.validate.test_facts import ROWS, scored
@@ -492,7 +493,7 @@ def day(**more: Any) -> Any:
     asked |= more.pop("asked", {})
     kinds = more.pop("classes", ())
     found: dict[str, Any] = {
-        "asked": SimpleNamespace(**asked, profile=SimpleNamespace(name="day.csv")),
+        "asked": SimpleNamespace(**asked, profile=Profile("day.csv", starts=(0.0, 28800.0), rates=(1.0, 2.0))),
         "question": SimpleNamespace(
             slo=Slo(ttft=0.5, tpot=0.02, percentile=95.0),
             demand=SimpleNamespace(classes=kinds, queue="fcfs", arrivals="poisson"),
@@ -515,6 +516,8 @@ def day(**more: Any) -> Any:
 
 def test_a_day_and_its_start() -> None:
     assert days._title(day()) == "a model: 24 h, profile day.csv, TTFT 500 ms, TPOT 20.0 ms at p95"
+    part = "a model: the first 2 h alone, with 1 requests/s at most, not the peak of 2, profile day.csv"
+    assert days._title(day(asked={"span": 7200.0})).startswith(part)
     assert days._cold_start(day()) == {
         "seconds": 76.0, "weights_bytes": 16e9, "storage_bytes_per_s": 2e9, "loader": None, "loader_start_s": 0.0,
         "rest_s": 68.0, "rest_is": None,
