@@ -493,7 +493,7 @@ def day(**more: Any) -> Any:
     asked |= more.pop("asked", {})
     kinds = more.pop("classes", ())
     found: dict[str, Any] = {
-        "asked": SimpleNamespace(**asked, profile=Profile("day.csv", starts=(0.0, 28800.0), rates=(1.0, 2.0))),
+        "asked": SimpleNamespace(**asked, profile=Profile(name="day.csv", starts=(0.0, 28800.0), rates=(1.0, 2.0))),
         "question": SimpleNamespace(
             slo=Slo(ttft=0.5, tpot=0.02, percentile=95.0),
             demand=SimpleNamespace(classes=kinds, queue="fcfs", arrivals="poisson"),
