@@ -42,7 +42,8 @@ static PyObject *names[N_NAMES];
 #define NAME(x) names[N_##x]
 
 static PyObject *tokens_of[TOKENS]; /* members of clients.Token */
-static PyObject *nobody, *budget_reason, *cache_reason, *slots_reason, *front_end, *heappop, *batch_of, *rank_load, *chunk_of;
+static PyObject *nobody, *budget_reason, *cache_reason, *slots_reason, *front_end, *heappop;
+static PyObject *batch_of, *rank_load, *chunk_of;
 static Int wide_from, finished_code;
 static double prompt_counts[16];
 static int prompt_counts_size;
@@ -843,8 +844,8 @@ static int plan(Plain *r, Chunk *chunk) {
     return 0;
 }
 
-/* Whether all who wait have a cache that was computed elsewhere, and slots and room: 1 where they have, 0 where the rest
-   is Python's. fixed: what they take of the cache together. */
+/* Whether all who wait have a cache that was computed elsewhere, with slots and room: 1 where so, 0 where it takes
+   more ado. taken: the tokens of cache that are in use then. */
 static int all_computed(Plain *r, Py_ssize_t waiting, double *taken) {
     Int count = (Int)PyDict_GET_SIZE(r->running), own = r->lane_slots - r->size;
     double room = r->capacity - (double)((count + (Int)waiting) * r->page), fixed = 0.0, more = 0.0;
@@ -893,8 +894,8 @@ static int begin_computed(Plain *r) {
     return 0;
 }
 
-/* The first who waits finds no slot or no room, so that this step only decodes: 1 where it takes more ado. growth: tokens
-   of cache that a step of all lanes takes. */
+/* The first who waits finds no slot or no room, so that this step only decodes: 1 where it takes more ado. growth:
+   tokens of cache that a step of all lanes takes. */
 static int is_blocked(Plain *r, double growth) {
     Int count = (Int)PyDict_GET_SIZE(r->running);
     double left = r->capacity - r->used, need, fixed = 0.0, more = 0.0;
@@ -1045,7 +1046,8 @@ static int idle_blocks(Plain *r) { return r->idle && PyDict_GET_SIZE(r->idle) > 
 
 static int finish_generally(Plain *r) { /* Scheduler.finish_decodes */
     PyObject *unseen, *done;
-    if (PyObject_SetAttr(r->scheduler, NAME(decodes), r->decodes) || set_int(r->decodes, NAME(size), r->size) || set_double(r->decodes, NAME(context), r->context) ||
+    if (PyObject_SetAttr(r->scheduler, NAME(decodes), r->decodes) || set_int(r->decodes, NAME(size), r->size) ||
+        set_double(r->decodes, NAME(context), r->context) ||
         set_int(r->decodes, NAME(steps), r->steps) || set_double(r->admitted, NAME(used), r->used) ||
         set_taken(r->clients, NAME(unseen), PyList_New(0)))
         return -1;
@@ -1459,8 +1461,10 @@ static int prices_of(Plain *r) { /* those that the times have, or new ones, whic
 
 #define OBJECTS(X) \
     X(replica) X(scheduler) X(rules) X(records) X(admitted) X(decodes) X(clients) X(queue) X(progress) X(inbox) \
-    X(waiting) X(running) X(output_left) X(computed_elsewhere) X(own) X(idle) X(again) X(known_fixed) X(prices) X(meter) X(waited) X(ends) \
-    X(phases) X(entered) X(joined) X(notify) X(goes_on) X(cluster) X(counted_notify) X(columns[0]) X(columns[1]) X(columns[2]) \
+    X(waiting) X(running) X(output_left) X(computed_elsewhere) X(own) X(idle) X(again) \
+    X(known_fixed) X(prices) X(meter) X(waited) X(ends) \
+    X(phases) X(entered) X(joined) X(notify) X(goes_on) X(cluster) X(counted_notify) \
+    X(columns[0]) X(columns[1]) X(columns[2]) \
     X(columns[3]) X(columns[4]) X(columns[5])
 
 static int plain_traverse(Plain *r, visitproc visit, void *arg) {
@@ -1505,7 +1509,8 @@ static int plain_init(Plain *r, PyObject *args, PyObject *kwargs) {
         kept(&r->clients, r->scheduler, NAME(clients)) || kept(&r->queue, r->scheduler, NAME(queue)) ||
         kept(&r->progress, r->scheduler, NAME(progress)) || kept(&r->own, r->admitted, NAME(own)) ||
         kept(&r->output_left, r->progress, NAME(output_left)) ||
-        kept(&r->computed_elsewhere, r->progress, NAME(computed_elsewhere)) || kept(&r->again, r->progress, NAME(to_compute)) ||
+        kept(&r->computed_elsewhere, r->progress, NAME(computed_elsewhere)) ||
+        kept(&r->again, r->progress, NAME(to_compute)) ||
         kept(&r->known_fixed, r->rules, NAME(known)) || prices_of(r))
         return -1;
     PyObject *cache = PyObject_GetAttr(r->admitted, NAME(cache));
@@ -1513,7 +1518,8 @@ static int plain_init(Plain *r, PyObject *args, PyObject *kwargs) {
     Py_XDECREF(cache);
     if (failed) return -1;
     if (get_double(r->rules, NAME(capacity), &r->capacity) || get_int(r->rules, NAME(page), &r->page) ||
-        get_int(r->rules, NAME(slots), &r->slots) || get_int(r->scheduler, NAME(lane_slots), &r->lane_slots) || get_int(r->rules, NAME(budget), &r->budget) ||
+        get_int(r->rules, NAME(slots), &r->slots) || get_int(r->scheduler, NAME(lane_slots), &r->lane_slots) ||
+        get_int(r->rules, NAME(budget), &r->budget) ||
         get_true(r->rules, NAME(windows), &r->windows) || get_true(r->rules, NAME(in_flight), &r->in_flight) ||
         get_true(r->rules, NAME(overlapped), &r->overlapped) || get_true(r->rules, NAME(seen_late), &r->late) ||
         get_double(r->rules, NAME(latency), &r->latency) ||
@@ -2640,7 +2646,8 @@ static int import_all(void) {
     rank_load = found_in("inferplan.serving.ranks", "RankLoad");
     chunk_of = found_in("inferplan.serving.step_times", "Chunk");
     PyObject *counts = found_in("inferplan.serving.step_times", "_PROMPTS");
-    if (!counts || !heappop || !batch_of || !rank_load || !chunk_of || whole_in("inferplan.work.step", "WIDE", &wide_from) ||
+    if (!counts || !heappop || !batch_of || !rank_load || !chunk_of ||
+        whole_in("inferplan.work.step", "WIDE", &wide_from) ||
         whole_in("inferplan.serving.records", "FINISHED", &finished_code))
         return -1;
     prompt_counts_size = (int)PyTuple_GET_SIZE(counts);
