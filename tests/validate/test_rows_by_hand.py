@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from inferplan.errors import UsageError
+from inferplan.measuring.prometheus_api import matchers
 from inferplan.reports import emit as emitted
 from inferplan.reports import validation as report
-from inferplan.validation import host
+from inferplan.validation import anchor, deploy, host
 from inferplan.validation.importers import aiperf
 from inferplan.validation.importers.record import Record
+from inferplan.work.formats import find_format
 
 
 def test_a_row_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,3 +144,44 @@ def test_sentences_beside_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     node_note=lambda one: "first" if one == "other" else "last") == [
         "first", "last"
     ]  # fmt: skip
+
+
+def test_the_load_of_a_replica() -> None:
+    """Lengths from a half of 1,000 and 200 on are 750 and 150 on average; users by Little's law: 2 x (0.5 + 149 x
+    0.01), over two replicas."""
+
+    def load(measured: Any = None, **more: Any) -> Any:
+        told = {"ratio_min": 0.5, "prompt": 1000.0, "output": 200.0, "tp": 4, "ep": 2, "dp": 1, "pp": 3, "batch": None,
+                "concurrency": None, "rate": None, "workers": 1}  # fmt: skip
+        return anchor.load_of(SimpleNamespace(**told | more), measured)  # type: ignore[arg-type]
+
+    both = SimpleNamespace(ttft=0.5, tpot=0.01)
+    closed = load(concurrency=6, workers=2)
+    assert (closed.users, closed.prompt, closed.output) == (3.0, 750.0, 150.0)
+    assert (closed.parallel.tp, closed.parallel.ep, closed.parallel.pp) == (4, 2, 3)
+    assert load(batch=8, workers=2).users == 8.0 and load(concurrency=1, workers=4).users == 1.0
+    assert load(both, rate=2.0, workers=2).users == pytest.approx(1.99)
+    for lacking in ({"ttft": None}, {"tpot": None}):
+        assert load(SimpleNamespace(**vars(both) | lacking), rate=2.0) is None
+    assert load(both) is None and load(concurrency=1, prompt=1.0, output=1.0).output == 1.0
+
+
+def test_inputs_of_narrow_weights() -> None:
+    """fp8 weights run with fp8 inputs where the device multiplies them, MXFP4 with fp8, NVFP4 with their own."""
+    new, old = (SimpleNamespace(peak=dict.fromkeys(peaks)) for peaks in (("bf16", "fp8", "fp4", "int8"), ("bf16",)))
+
+    def inputs(name: str, device: Any = new) -> str:
+        return deploy._input(find_format(name), find_format("bf16"), device).name
+
+    names = ("bf16", "fp8", "int8", "mxfp4", "nvfp4", "int4", "fp32")
+    assert [inputs(name) for name in names] == ["bf16", "fp8", "int8", "fp8", "nvfp4", "bf16", "bf16"]
+    assert [inputs(name, old) for name in names] == ["bf16"] * 7
+    assert inputs("mxfp4", SimpleNamespace(peak={"fp8": 1.0})) == "bf16"
+
+
+def test_labels_of_servers() -> None:
+    assert matchers(None) == {} and matchers('job=vllm, a_1="x=y"') == {"job": "vllm", "a_1": "x=y"}
+    assert matchers('a="') == {"a": '"'}
+    for wrong in ("", "job", "1a=b", "a-b=c", "__name__=x", "a=1,a=2", "a=1,"):
+        with pytest.raises(UsageError):
+            matchers(wrong)
