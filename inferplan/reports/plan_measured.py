@@ -251,9 +251,11 @@ def is_plan(path: str) -> bool:
 
 def measurement(session: Session, plan: PlanFile, load: PlannedLoad, at: str, replicas: int) -> dict[str, Any] | None:
     """What a run of the plan's load came to, as the plan's JSON keeps it; ``None`` without figures."""
-    measured = session.loads[-1] if session.loads else None
-    found = None if measured is None else load_figures(measured)
-    if measured is None or found is None:
+    if not session.loads:
+        return None
+    measured = session.loads[-1]
+    found = load_figures(measured)
+    if found is None:
         return None
     latencies, errors = _latencies(measured, plan.percentile)
     server, doubts = session.server, list(measured.suspect)
