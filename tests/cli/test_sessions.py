@@ -146,6 +146,14 @@ def test_a_trace_of_agents_is_replayed(run: Run, tmp_path: Path, monkeypatch: py
         assert refused.code == 2 and said in refused.err
 
 
+@for_each("option", ["--replay", "--profile-from"])
+def test_a_day_takes_no_trace_of_agents(run: Run, tmp_path: Path, option: str) -> None:
+    path = tmp_path / "agents.json"
+    path.write_text("\n".join([json.dumps(WEKA)] * 3), encoding="utf-8")
+    refused = run(*f"day llama-3.1-8b --gpu h100-sxm {option} {path} --ttft 1s --policy static".split())
+    assert refused.code == 2 and "their calls follow answers" in refused.err and "--sessions FILE" in refused.err
+
+
 def test_a_rate_of_sessions_is_not_of_other_traces(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("agents.json").write_text("arrival_s,prompt,output\n0,10,10\n1,10,10\n", encoding="utf-8")
