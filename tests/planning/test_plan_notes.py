@@ -7,6 +7,7 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inferplan.answers.drafting import Drafting
@@ -869,3 +870,34 @@ def test_the_order_in_which_classes_are_admitted() -> None:
 
     assert said("priority", "vllm").startswith("classes: vLLM is started with --scheduling-policy priority")
     assert said("fcfs", "vllm") == ""
+
+
+def test_prices_of_lists_and_of_the_user() -> None:
+    def of(gpu: str, source: str) -> Any:
+        return SimpleNamespace(offer=SimpleNamespace(gpu=gpu, source=source))
+
+    assert plan_notes._listed([of("h100", "a list"), of("l4", plan_notes.STATED)]) == ["h100"]
+
+
+def test_requests_longer_than_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 in 4 of half of the requests; a trace and sessions have their own lengths."""
+    monkeypatch.setattr(plan_notes, "above_at_most", lambda lengths, context: 1.0)
+    draws = SimpleNamespace(kind="lognormal", sample=lambda rng, count: np.where(np.arange(count) % 4 == 0, 900, 100))
+    short = SimpleNamespace(kind="fixed", sample=lambda rng, count: np.full(count, 50))
+    kinds = [
+        SimpleNamespace(share=0.5, prompt=draws, output=short),
+        SimpleNamespace(share=0.5, prompt=short, output=short),
+    ]
+
+    def said(context: int | None = 800, **more: Any) -> str:
+        told = {"trace": None, "sessions": None, "classes": kinds, "prompt": short, "output": short}
+        deployment = SimpleNamespace(model=SimpleNamespace(max_context=context))
+        of: Any = SimpleNamespace(
+            option=SimpleNamespace(deployment=deployment),
+            question=SimpleNamespace(demand=SimpleNamespace(**told | more)),
+        )
+        return plan_notes.context_line(of)
+
+    assert said().startswith("about 1 request in 8 is longer than the context of 800 tokens")
+    assert said(classes=(), prompt=draws).startswith("about 1 request in 4 is longer")
+    assert said(950) == said(None) == said(trace=1) == said(sessions=1) == said(classes=()) == ""

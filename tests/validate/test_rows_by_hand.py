@@ -12,7 +12,7 @@ from inferplan.errors import UsageError
 from inferplan.measuring.prometheus_api import matchers
 from inferplan.reports import emit as emitted
 from inferplan.reports import validation as report
-from inferplan.validation import anchor, deploy, host
+from inferplan.validation import anchor, deploy, files, host
 from inferplan.validation.importers import aiperf
 from inferplan.validation.importers.record import Record
 from inferplan.work.formats import find_format
@@ -185,3 +185,19 @@ def test_labels_of_servers() -> None:
     for wrong in ("", "job", "1a=b", "a-b=c", "__name__=x", "a=1,a=2", "a=1,"):
         with pytest.raises(UsageError):
             matchers(wrong)
+
+
+def test_logs_and_benchmarks_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_is_log", lambda path: path.suffix == ".log")
+    monkeypatch.setattr(files, "_log", lambda path, supplied: f"read {path}")
+    monkeypatch.setattr(files, "read_file", lambda path, supplied: ("a tool", [f"{path} row"]))
+    monkeypatch.setattr(files, "price_rows", lambda rows, pricing, progress: [*rows, progress])
+
+    def found(*names: str) -> Any:
+        return files.validate_files(names, {}, None)  # type: ignore[arg-type]
+
+    assert (found("a.log", "b.log").title, found("a.log").logs) == ("a.log, b.log", ["read a.log"])
+    assert (found("a.csv", "b.csv").title, found("a.csv").scored) == ("a.csv, b.csv (a tool)", ["a.csv row", None])
+    with pytest.raises(UsageError, match="do not mix") as refused:
+        found("a.log", "b.csv")
+    assert refused.value.hint == "leave out a.log"
