@@ -15,6 +15,7 @@ from inferplan.answers.fit import (
     footprint_at,
     held_in_words,
     longest_held,
+    narrow_cache,
     no_cache,
     quants_tried,
     weights_short,
@@ -121,6 +122,9 @@ def best_division(have: Counted, request: Request, quant: str | None, load: Aske
             reasons.append((inf, error.what, 0))
     if not found:
         short, reason, longest = min(reasons, key=itemgetter(0))
+        if longest and (kv := narrow_cache(request.engine, asked.kv)):
+            narrow = replace(request, roles=(("kv", kv),)), quant, (tokens, replace(asked, kv=kv), prices)
+            reason += f" (with --kv {kv} it does)" if best_division(have, *narrow).fitting is not None else ""
         return FitOption(gpu=have.gpu, quant=named, reason=reason, short=short, longest=longest)
     best = min(found, key=_stages)
     most = max(found, key=lambda one: (one.requests, -one.deployment.parallel.pp))

@@ -72,11 +72,12 @@ def measured_drafting(model: ModelSpec, name: str, length: int, mode: str = "") 
 
     mode: see :func:`inferplan.catalog.acceptance.acceptance_for`. Raises ``MissingFactError`` where none is on file.
     """
-    from inferplan.catalog.acceptance import acceptance_for
+    from inferplan.catalog.acceptance import acceptance_for, measured_tokens
 
-    found = acceptance_for(model.name, name, length, mode)
+    found, known = acceptance_for(model.name, name, length, mode), measured_tokens(model.name, name)
     spread = f", {found.low:g} to {found.high:g} over all that is on file" if found.low < found.high else ""
     basis = f"acceptance length {found.length:g} {found.basis}{spread} ({found.source})"
+    basis += f"; on file for {known[0]} to {known[-1]} drafts: --draft-tokens" if len(known) > 1 else ""
     return Drafting(model=name, length=length, acceptance=acceptance_of(found.length, length), basis=basis)
 
 

@@ -384,6 +384,11 @@ def no_cache(engine: str, kv: str | None) -> str:
     return "" if alike else f"{engine} has no KV cache in {kv}"
 
 
+def narrow_cache(engine: str, kv: str | None) -> str:
+    """The cache of 8 bits per element that an engine keeps; empty where a format was asked for."""
+    return "" if kv is not None else "q8_0" if no_cache(engine, "fp8") else "fp8"
+
+
 def _typed(value: Any) -> str:
     """A value as it is typed."""
     return (
@@ -612,6 +617,10 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
         if (own := deployment.parallel.devices) > 1:
             others = _other_formats(request, spec, tokens, asked)
             fewer = {quant: count for quant, count in others.items() if count < own}
+            if kv := narrow_cache(request.engine, asked.kv):
+                narrow = _other_formats(replace(request, roles=(("kv", kv),)), spec, tokens, asked)
+                less = {name: count for name, count in narrow.items() if count < others.get(name, own)}
+                fewer |= {f"{name} with --kv {kv}": count for name, count in less.items() if count < own}
     footprint = footprint_at(deployment, tokens)
     fitting = Fitting(
         deployment=deployment,

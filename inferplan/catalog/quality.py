@@ -159,11 +159,16 @@ def is_own(model: ModelSpec, quant: str | None) -> bool:
 
 
 def share_kept(model: ModelSpec, quant: str | None) -> tuple[float | None, str]:
-    """The lowest share of a published score that a format keeps, and the same in words: ``"97.4% of OpenLLM v2"``."""
+    """The lowest share of a published score that a format keeps, and in words with the mean of several: ``"94.5% of
+    GSM8K, mean of 4 98.9%"``."""
     if is_own(model, quant):
         return 1.0, "the checkpoint's own"
     found = published(model, quant or "")
-    return (None, "none published") if found is None else (found.lowest, found.lowest_in_words)
+    if found is None:
+        return None, "none published"
+    shares = list(found.shares.values())
+    mean = f", mean of {len(shares)} {sum(shares) / len(shares):.1%}" if len(shares) > 1 else ""
+    return found.lowest, f"{found.lowest_in_words}{mean}"
 
 
 def left_out(model: ModelSpec, quants: Iterable[str | None], share: float | None) -> dict[str, str]:

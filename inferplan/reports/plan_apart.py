@@ -39,8 +39,8 @@ def apart_line(plan: Plan) -> str:
     )
     saved = (one.cost or 0.0) - (option.cost or 0.0)
     return (
-        f"{what}: {money(option)} for {shape(option)}, in {quants(option)}, {held} (simulated, if the prediction is "
-        f"right); {together} for {shape(one)}, in {quants(one)}, {saved:,.2f} more; to buy: "
+        f"{what}: {money(option)} ({option.devices} GPUs) for {shape(option)}, in {quants(option)}, {held} (simulated, if the prediction is "
+        f"right); {together} ({one.devices} GPUs) for {shape(one)}, in {quants(one)}, {saved:,.2f} more; to buy: "
         f"{_bought(option, plan.option)}; {_tried(found, plan.question)}"
     )
 
