@@ -39,10 +39,13 @@ def apart_line(plan: Plan) -> str:
     )
     saved = (one.cost or 0.0) - (option.cost or 0.0)
     return (
-        f"{what}: {money(option)} ({option.devices} GPUs) for {shape(option)}, in {quants(option)}, {held} (simulated, if the prediction is "
-        f"right); {together} ({one.devices} GPUs) for {shape(one)}, in {quants(one)}, {saved:,.2f} more; to buy: "
-        f"{_bought(option, plan.option)}; {_tried(found, plan.question)}"
+        f"{what}: {_sized(option)}, {held} (simulated, if the prediction is right); one pool by the same prediction: "
+        f"{_sized(one)}, {saved:,.2f} more; to buy: {_bought(option, plan.option)}; {_tried(found, plan.question)}"
     )
+
+
+def _sized(option: PlanOption) -> str:
+    return f"{money(option)} ({option.devices} GPUs) for {shape(option)}, in {quants(option)}"
 
 
 def _bought(option: PlanOption, plan: PlanOption) -> str:

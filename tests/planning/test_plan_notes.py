@@ -791,9 +791,9 @@ def test_the_command_that_simulates_separate_pools() -> None:
     found = {"searched": tried, "apart_at_least": apart, "apart": verified(apart), "other": other}
     line = said(plan(**found))
     assert line.startswith(
-        "prompts and decodes on separate pools: 4.00 USD/h for 1 prefill + 1 decode, each 1 device, in native, TTFT "
-        "p95 350 ms, TPOT p95 12.0 ms (simulated, if the prediction is right); one pool by the same prediction: 5.00 "
-        "USD/h for 3 x (1 device), in fp8, 1.00 more; to buy: 2 x h100-sxm at 2.00 USD/h"
+        "prompts and decodes on separate pools: 4.00 USD/h (2 GPUs) for 1 prefill + 1 decode, each 1 device, in "
+        "native, TTFT p95 350 ms, TPOT p95 12.0 ms (simulated, if the prediction is right); one pool by the same "
+        "prediction: 5.00 USD/h (3 GPUs) for 3 x (1 device), in fp8, 1.00 more; to buy: 2 x h100-sxm at 2.00 USD/h"
     )
     pools = "--prefill-replicas 1 --decode-replicas 1 --max-num-batched-tokens 2048 --max-num-seqs 64"
     flags = f"{pools} --prefill-max-num-seqs 1024 --ttft 0.4s --tpot 0.02s"
