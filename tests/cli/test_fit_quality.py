@@ -21,7 +21,7 @@ KEPT = {"native": 1.0, "fp8": 73.6 / 73.8, "int8": 0.997, "w4a16": ARENA}
 def test_fit_has_the_published_share_of_each_format(run: Run) -> None:
     said = run("fit", "llama-3.1-8b", "--have", "1x-l4", "--format", "json").json["options"]
     assert {one["quant"]: one["quality_kept"] for one in said} == pytest.approx(KEPT)
-    assert "93.0% of Arena-Hard" in run("fit", "llama-3.1-8b", "--have", "1x-l4").out
+    assert "93.0% of Arena-Hard, mean of 4 96.9%" in run("fit", "llama-3.1-8b", "--have", "1x-l4").out
     everywhere = run("fit", "llama-3.1-8b", "--format", "json").json["options"]
     found = {one["quant"]: one["quality_kept"] for one in everywhere if one["gpu"] in ("l4", "m4-max")}
     assert found == pytest.approx(KEPT | {"q8_0": None, "q4_k_m": None})
@@ -41,7 +41,7 @@ def test_fit_leaves_out_what_keeps_less(run: Run, command: str) -> None:
     options = run(*command.split(), "--format", "json").json["options"]
     on_l4 = {one["quant"]: one["fits"] for one in options if one["gpu"] == "l4"}
     assert on_l4 == {quant: share >= 0.97 for quant, share in KEPT.items()}
-    assert "w4a16 (93.0% of Arena-Hard)" in run(*command.split()).out
+    assert "w4a16 (93.0% of Arena-Hard, mean of 4 96.9%)" in run(*command.split()).out
 
 
 def test_fit_refuses_a_format_that_keeps_less(run: Run) -> None:
@@ -56,7 +56,7 @@ def test_compare_has_the_share_of_each_format(run: Run) -> None:
     found = {one["candidate"]: one["quality_kept"] for one in run(*asked, "--format", "json").json["candidates"]}
     assert list(found.values()) == pytest.approx([1.0, 1.0, ARENA, None])
     line = next(line for line in run(*asked).out.splitlines() if line.startswith("quality kept"))
-    assert re.split(r"  +", line)[-2:] == ["93.0% of Arena-Hard", "none published"]
+    assert re.split(r"  +", line)[-2:] == ["93.0% of Arena-Hard, mean of 4 96.9%", "none published"]
     assert "quality kept" not in run("compare", "llama-3.1-8b,qwen3-8b", "--gpu", "l4", "--batch", "1").out
 
 
@@ -68,7 +68,7 @@ def test_the_checkpoints_own_format_keeps_all() -> None:
     assert share_kept(llama, "bf16") == (1.0, "the checkpoint's own")
     assert share_kept(llama, "q8_0") == (None, "none published")
     assert left_out(llama, [None, "bf16", "w4a16", "q8_0"], 0.95) == {
-        "w4a16": "93.0% of Arena-Hard",
+        "w4a16": "93.0% of Arena-Hard, mean of 4 96.9%",
         "q8_0": "none published",
     }
     assert not is_own(load_model("qwen3-32b-fp8"), "bf16")

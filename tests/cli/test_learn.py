@@ -29,8 +29,9 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_learned_prices_the_next_command(run: Run, steps: None) -> None:
-    """TPOT of one user is longer by the host's 2.000 - 0.611 ms a step. That of 32 also by a fifth of the prompts
-    beside: at most 31 in 63 gaps, each of 512 tokens, 11 ms at 70 % of the peak of 989 TFLOP/s."""
+    """TPOT of one user is longer by the host's 2.000 - 0.603 ms a step. That of 32 also by a fifth of the prompts
+    beside: at most 31 in 63 gaps, each of 512 tokens, 11 ms at 70 % of the peak of 989 TFLOP/s; launches of prompts hide
+    a part of both."""
     page = (Path(__file__).parents[2] / "docs" / "learn.md").read_text(encoding="utf-8")
     lines = [line.strip().removeprefix("inferplan ") for line in page.splitlines() if line.startswith("    inferplan ")]
     assert lines[0] == LINE
@@ -41,7 +42,7 @@ def test_what_is_learned_prices_the_next_command(run: Run, steps: None) -> None:
     assert [one["block"] for one in done.json["errors"]] == ["fitted", "held_out"]
     load = ["--prompt", "512", "--output", "64", "--requests", "100", "--format", "json"]
     asked = lines[1].partition(" --calibration")[0]
-    for users, least, most in (("1", 1.32e-3, 1.46e-3), ("32", 1.32e-3, 2.5e-3)):
+    for users, least, most in (("1", 1.32e-3, 1.46e-3), ("32", 1.25e-3, 2.5e-3)):
         own, without = (run(*line.replace("32", users).split(), *load) for line in (lines[1], asked))
         assert own.code == without.code == 0, own.err
         assert least < own.json["tpot_s"]["mean"] - without.json["tpot_s"]["mean"] < most

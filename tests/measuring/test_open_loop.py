@@ -164,8 +164,9 @@ def test_more_hits_than_were_sent_are_suspect() -> None:
 
 
 def test_hits_of_a_row_are_priced() -> None:
-    """A prompt of 2,048 tokens of which three quarters are cached takes about as long as one of 512; a first token too
-    early for an ideal prefill of the whole is then not impossible."""
+    """A prompt of 2,048 tokens of which three quarters are cached takes about as long as one of 512, and what the front
+    end takes to read them, 1.6 us each; a first token too early for an ideal prefill of the whole is then not
+    impossible."""
     plain = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "engine": "vllm", "weights": "bf16", "tp": "1", "osl": "8",
              "concurrency": "1", "requests": "4", "ttft_mean_ms": "25", "tpot_mean_ms": "9"}  # fmt: skip
     hit, short, whole = {"isl": "2048", "prefix_hit_rate": "0.75"}, {"isl": "512"}, {"isl": "2048"}
@@ -175,7 +176,8 @@ def test_hits_of_a_row_are_priced() -> None:
     ]
     cached, brief, full = price_rows(rows, Pricing())
     assert cached.prediction and brief.prediction and full.prediction
-    assert cached.prediction.ttft == pytest.approx(brief.prediction.ttft, rel=0.1)
+    assert brief.prediction.ttft is not None
+    assert cached.prediction.ttft == pytest.approx(brief.prediction.ttft + 1536 * 1.6e-6, rel=0.05)
     assert full.prediction.ttft and cached.prediction.ttft
     least = 2 * 7e9 * 1536 / 989e12  # FLOP of the further tokens, without head and embedding, at the datasheet's peak
     assert full.prediction.ttft - cached.prediction.ttft > least
