@@ -183,8 +183,8 @@ def test_the_pools_that_a_plan_names_keep_the_limits_in_its_line(
     costs more is so by the plan that the prediction alone asks for."""
     said = run("plan", *line.split())
     found = re.search(
-        r"separate pools: ([\d.]+) USD/h .*for (\d+) prefill.* \+ (\d+) decode.*prediction: ([\d.]+) USD/h.*, ([\d.]+) "
-        r"more; to buy: (.*); simulate them: inferplan (.*)",
+        r"separate pools: ([\d.]+) USD/h .*for (\d+) prefill.* \+ (\d+) decode.*prediction: ([\d.]+) USD/h.*"
+        r", ([\d.]+) more; to buy: (.*); simulate them: inferplan (.*)",
         said.out,
     )
     assert found is not None, (question, said.out, said.err)
