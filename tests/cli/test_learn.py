@@ -30,8 +30,8 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_learned_prices_the_next_command(run: Run, steps: None) -> None:
     """TPOT of one user is longer by the host's 2.000 - 0.603 ms a step. That of 32 also by a fifth of the prompts
-    beside: at most 31 in 63 gaps, each of 512 tokens, 11 ms at 70 % of the peak of 989 TFLOP/s; launches of prompts hide
-    a part of both."""
+    beside: at most 31 in 63 gaps, each of 512 tokens, 11 ms at 70 % of the peak of 989 TFLOP/s; their launches hide a
+    part of both."""
     page = (Path(__file__).parents[2] / "docs" / "learn.md").read_text(encoding="utf-8")
     lines = [line.strip().removeprefix("inferplan ") for line in page.splitlines() if line.startswith("    inferplan ")]
     assert lines[0] == LINE
