@@ -17,6 +17,7 @@ from inferplan.catalog.assemble import (
     assemble,
     assembled,
     default_quants,
+    engines_beside,
     load_engine,
     parse_memory,
     precision_of,
@@ -35,6 +36,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import sides_error
 from inferplan.fields import Quantity, Text, Whole, ask, part, words_given
+from inferplan.models.gguf_formats import is_file_type
 from inferplan.models.spec import ModelSpec, longer_than
 from inferplan.shown import Shown
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
@@ -367,10 +369,17 @@ class FitAsked:
         ]
         return " ".join(filter(None, ["inferplan fit", model, on, *told]))
 
+    def _usual(self, model: str, gpu: str) -> str:
+        """The usual engine; of a GGUF file one beside it that reads it, where that does not."""
+        usual, hardware = usual_engine(model, gpu), load_hardware(gpu)
+        if not is_file_type(self.quant or "") or load_engine(usual).loads("q8_0", hardware):
+            return usual
+        return next((one for one in engines_beside(hardware) if load_engine(one).loads("q8_0", hardware)), usual)
+
     def request(self, model: str, gpu: str, engine: str = "") -> Request:
         """The deployment to look at; memory needs no constants. engine: instead of the usual one."""
         own = {name: getattr(self, name) for name in ("quant", "memory", "lora", "offload")}
-        engine = engine or self.engine or usual_engine(model, gpu)
+        engine = engine or self.engine or self._usual(model, gpu)
         roles = () if self.kv is None else (("kv", self.kv),)
         return Request(model=model, gpu=gpu, engine=engine, ideal=True, roles=roles, **own)
 

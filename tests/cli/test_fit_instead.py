@@ -141,3 +141,10 @@ def test_the_largest_file_that_holds_it_is_named(run: Run) -> None:
     of cache in 16 bits two cards of 25.8 GB, 1.9 GB of each set aside, hold the second and not the third."""
     lines = _lines(run("fit", "llama-3.3-70b", "--have", "2x-rtx-3090", "--context", "32k").err)
     assert "in q3_k_m (quality: none published; so few bits may make answers worse)" in lines
+
+
+def test_a_gguf_file_is_for_an_engine_that_reads_it(run: Run) -> None:
+    """vLLM 0.33 reads no GGUF file (quantization/__init__.py): one 4090 holds Gemma 3 27B in q4_k_m (16.5 GB on the
+    hub) under llama.cpp."""
+    said = run("fit", "gemma-3-27b", "--gpu", "rtx-4090", "--quant", "q4_k_m").out
+    assert "on 1 x rtx-4090" in said.splitlines()[0] and "llama.cpp" in said.splitlines()[0]
