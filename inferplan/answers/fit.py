@@ -603,7 +603,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
     require_kept(spec, [asked.quant] if asked.quant else [], asked.quality)
     tokens, users, request = asked_context(spec, asked.context), asked.held, asked.request(model, gpu)
     if lacks := no_cache(request.engine, asked.kv):
-        raise UsageError(lacks, hint=f"--kv {'fp8' if asked.kv in GGUF_BLOCKS else 'q8_0'}")
+        raise UsageError(lacks, hint=f"--kv {narrow_cache(request.engine, None)}")
     fewer: dict[str, int] = {}
     if asked.tp or asked.offload.computes:
         deployment = assemble(replace(request, parallel=Parallelism(tp=asked.tp or 1)))

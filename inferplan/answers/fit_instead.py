@@ -97,7 +97,7 @@ def _formats(asked: Question) -> Lines:
 def _narrow_cache(asked: Question) -> Lines:
     """The first format that holds the load with 8 bits for each element of the cache; of GGUF files another than was
     asked for."""
-    if asked.load[1].kv is not None:
+    if asked.load[1].kv is not None or (asked.load[1].quant and asked.load[1].engine):
         return
     files = {"quant": None, "engine": _LLAMA} if asked.load[1].quant else {}
     for changed in ({"kv": "fp8"}, {"kv": "q8_0", **files}):

@@ -542,7 +542,8 @@ def _tiers(values: dict[str, Any], load: _Load) -> tuple[CacheTier, ...]:
     """The cache tiers that are asked for. Raises ``UsageError`` where nothing is ever found in them."""
     found: tuple[CacheTier, ...] = option_values(Options, values).get("tiers", ())
     logged = load.replayed is not None and load.replayed.log.requests.hashes is not None
-    if found and not logged and not load.demand.prefix.tokens and load.demand.prefix.turns == 1:
+    shared = load.demand.prefix.tokens or load.demand.prefix.turns > 1 or load.demand.sessions is not None
+    if found and not logged and not shared:
         raise nothing_shared()
     return found
 

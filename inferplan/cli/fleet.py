@@ -35,7 +35,7 @@ _NOT_HERE = (
 def _gpus(values: dict[str, Any]) -> list[str]:
     """Those that may be used. Raises ``UsageError`` without any, and without a load."""
     kinds = FleetAsked(kinds=question_of(Stocks, {"own": values["own"], "rent": values["rent"]}).kinds).kinds
-    if all(values[name] is None for name in ("rate", "people", "session_rate", "classes")):
+    if all(values[name] is None for name in ("rate", "people", "session_rate")):
         hint = "--session-rate 0.2/s" if values["sessions"] else "--rate 20, in requests/s, or --people 2000"
         raise UsageError("a fleet needs a rate, or people", hint=hint)
     return [kind.gpu for kind in kinds]

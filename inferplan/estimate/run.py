@@ -156,7 +156,7 @@ def sides_error(here: Footprint, there: Footprint, batch: str = "--batch") -> In
 
 def fewest_experts(footprint: Footprint) -> Deployment | None:
     """The deployment with the experts of the fewest layers on the host with which both sides hold a load, as llama.cpp
-    places them; ``None`` where no fewer do, or the device would hold all."""
+    places them; ``None`` where no fewer do. Without any the deployment is the device alone."""
     deployment, offload = footprint.deployment, footprint.deployment.offload
     if offload is None or not offload.experts or offload.layers or deployment.engine.experts_alone:
         return None
@@ -164,6 +164,9 @@ def fewest_experts(footprint: Footprint) -> Deployment | None:
     def placed(experts: int) -> Deployment:
         return replace(deployment, offload=replace(offload, experts=experts))
 
+    whole = replace(deployment, offload=None)
+    if not offload.head and replace(footprint, deployment=whole).fits:
+        return whole
     counts = range(1, offload.experts + 1)
     at = bisect_left(counts, True, key=lambda count: replace(footprint, deployment=placed(count)).fits)
     return placed(counts[at]) if at < len(counts) - 1 else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from math import isinf
 from typing import Any
 
 from inferplan.answers.cost import ApiPrice, BatchCost, Cost, Energy
@@ -212,6 +213,15 @@ def _break_even(cost: Cost, api: ApiPrice) -> list[Figure]:
     volume, rate = cost.break_even(api), cost.break_even_rate(api)
     share = volume / cost.capacity_per_month
     verdict = f"{share:.0%} of capacity" if share <= 1 else f"{share:.1f} x capacity: the API costs less at any load"
+    if isinf(volume):
+        never, label = (
+            "never: the API costs less at any load",
+            f"break-even with an API at {api.input:g}/{api.output:g}",
+        )
+        return [
+            Figure("break_even_requests_per_month", None, label, text=never),
+            Figure("no_break_even", never_even(cost.rates.requests)),
+        ]
     tokens = format_parameters(max(volume * (cost.rates.prompt + cost.rates.output), 1.0))
     return [
         Figure(

@@ -138,11 +138,13 @@ def _what(day: Day) -> str:
 def _span(day: Day) -> str:
     """The time simulated; of a part of the day that leaves the busiest step out, what is missing."""
     profile, span = day.asked.profile, day.asked.span
-    seen = max(rate for start, rate in zip(profile.starts, profile.rates, strict=True) if start < span)
+    each = day.question.demand.samples  # a profile counts prompts
+    seen = max(rate for start, rate in zip(profile.starts, profile.rates, strict=True) if start < span) / each
     hours = f"{span / HOUR:.3g} h"
-    if seen >= profile.peak:
+    peak = profile.peak / each
+    if seen >= peak:
         return hours
-    return f"the first {hours} alone, with {seen:g} requests/s at most, not the peak of {profile.peak:g}"
+    return f"the first {hours} alone, with {seen:g} requests/s at most, not the peak of {peak:g}"
 
 
 def _times(day: Day) -> list[Table]:

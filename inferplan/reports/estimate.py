@@ -633,9 +633,11 @@ def _fewer_note(estimate: Estimate) -> str:
     """The fewest layers whose experts have to lie on the host, and the time per token with them; empty where no fewer
     do."""
     fewer = fewest_experts(estimate.footprint)
-    if fewer is None or fewer.offload is None or not np.all(estimate.load.output > 1):
+    if fewer is None or not np.all(estimate.load.output > 1):
         return ""
     with_them = _time(replace(estimate, deployment=fewer).tpot)
+    if fewer.offload is None:
+        return f"the GPU holds all: without layers on the host it has a TPOT of {with_them}"
     return f"the GPU has room: --cpu-moe-layers {fewer.offload.experts} fits, with a TPOT of {with_them}"
 
 

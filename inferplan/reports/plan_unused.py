@@ -17,7 +17,8 @@ _FEW = 6
 def unused_lines(plan: Plan) -> list[str]:
     """Of each named GPU without an option why: a limit that all of its points are over, in closed form."""
     named = [load_hardware(counted(gpu).gpu).name for gpu in plan.question.space.gpus]
-    shown = [plan.option, *(one.option for one in plan.alternatives)]
+    beside = (plan.unknown, plan.measured, plan.native, plan.apart, plan.as_predicted)
+    shown = [plan.option, *(one.option for one in (*plan.alternatives, *beside) if one is not None)]
     used = {part.hardware.name for one in shown for part, _, _ in one.sold}
     if len(named) > _FEW:
         return []
@@ -33,7 +34,7 @@ def _why(plan: Plan, gpu: str) -> str:
         least, cost = min(costs), plan.option.cost or 0.0
         if least >= cost:
             return f"it costs {least:,.2f} {plan.question.prices.currency}/h at least (closed form)"
-        return "none of its options that might cost less keeps the limits, in simulation"
+        return "none of its options that might cost less and have a known error keeps the limits"
     for name, limit in plan.question.slo.limits.items():
         least = min(float(np.min(np.where(grid.possible, getattr(grid, name), np.inf))) for grid in grids)
         if np.isfinite(least) and least > limit:

@@ -496,7 +496,7 @@ def day(**more: Any) -> Any:
         "asked": SimpleNamespace(**asked, profile=Profile(name="day.csv", starts=(0.0, 28800.0), rates=(1.0, 2.0))),
         "question": SimpleNamespace(
             slo=Slo(ttft=0.5, tpot=0.02, percentile=95.0),
-            demand=SimpleNamespace(classes=kinds, queue="fcfs", arrivals="poisson"),
+            demand=SimpleNamespace(classes=kinds, queue="fcfs", arrivals="poisson", samples=1),
         ),
         "hourly": [(0.0, 3600.0, slice(0, 7200)), (3600.0, 7200.0, slice(7200, 7200))],
         "needed": lambda start, stop: 3,

@@ -112,7 +112,8 @@ def test_cache_aware_routing_by_hand(loads: tuple[int | None, ...], found: tuple
     """Prompts of 1,000 tokens, by the rule and the defaults of the SGLang gateway."""
     pool: Any = [
         SimpleNamespace(
-            cache=SimpleNamespace(block=10, match=lambda names, tokens, of=of: (of // 10 - 2, 2 if of else 0))
+            cache=SimpleNamespace(block=10, match=lambda names, tokens, of=of: (of // 10 - 2, 2 if of else 0)),
+            admitted=SimpleNamespace(hashes=[(1, 2, 3)]),
         )
         for of in found
     ]
