@@ -43,7 +43,9 @@ def footprint(**more: Any) -> Any:
         "weights": 16e9, "adapters": 0.0, "draft_weights": 0.0, "kv_per_token": 131072.0, "state_per_sequence": 0.0,
         "state": 4e9, "state_allocated": 5e9, "activations": 2e9, "reserve": 1e9, "total": 23e9, "usable": 32e9,
         "fits_here": True, "host": None, "streamed": 0.0, "max_batch": lambda: 1234.0, "max_context": lambda: 65536.0,
-        "deployment": SimpleNamespace(model=SimpleNamespace(encodes=False), hardware=SimpleNamespace(name="a host")),
+        "deployment": SimpleNamespace(
+            model=SimpleNamespace(encodes=False), hardware=SimpleNamespace(name="a host"), offload=None
+        ),
     }  # fmt: skip
     return SimpleNamespace(**found | more)
 
@@ -75,6 +77,7 @@ def first(**more: Any) -> Any:
 
 def deployment(encodes: bool = False, replicas: int = 1, **more: Any) -> Any:
     constants = {
+        "name": "h100",
         "constants": {"a": 1},
         "described": "h100",
         "overlay": None,
@@ -123,17 +126,18 @@ def test_latencies_as_people_see_them() -> None:
         "TTFT of the batch alone (prefill)": "200.0 ms", "TTFT at the server, one request, idle": "100.0 ms",
         "time per output token (TPOT), mean": "20.00 ms", "  first step, last step": "19.00 ms, 21.00 ms",
         "total latency, TTFT + (output - 1) TPOT": "2.200 s", "output tokens per second": "1,234.6",
-        "input and output tokens per second": "4,321.0", "output tokens per second per user": "50.0",
+        "input and output tokens per second": "4,321.0",
+        "output tokens per second per user, after the first": "50.0",
     }  # fmt: skip
     alone = rows(estimate(load={"batch": 1.0}, server=None))
     assert not any("at the server" in label for label in alone)
     assert "TTFT at the server, idle" in rows(estimate(load={"batch": 1.0}))
     single = rows(estimate(load={"output": 1.0}))
     assert not {"time per output token (TPOT), mean", "  first step, last step"} & single.keys()
-    assert single["output tokens per second per user"] == "-"
+    assert single["output tokens per second per user, after the first"] == "-"
     several = rows(estimate(load={"samples": 4.0}))
     assert (several["output tokens per second, all samples"], several["requests per second"]) == ("1,234.6", "3.62")
-    assert several["output tokens per second per sample"] == "50.0"
+    assert several["output tokens per second per sample, after the first"] == "50.0"
     thought = rows(estimate(load={"before": 1500.0, "output": 2000.0}))
     assert thought["TTFT of the answer alone, after 1,500 tokens"] == "500.0 ms"
 
@@ -357,6 +361,10 @@ def test_what_times_rest_on(monkeypatch: pytest.MonkeyPatch) -> None:
     shares = "time: carried 25%, measured 75%"
     assert report.basis_note(estimate()) == f"basis: measured, constants h100 (decode {shares})"
     assert report.basis_note(estimate(deployment=deployment(encodes=True))).endswith(f"h100 ({shares})")
+    carried = deployment(calibration={"name": "transferred"})
+    assert report.basis_note(estimate(deployment=carried)) == (
+        "basis: measured: h100 was not measured, its constants are other GPUs'"
+    )
     own = deployment(calibration={"overlay": SimpleNamespace(file="own.yaml")})
     assert report.basis_note(estimate(deployment=own)).endswith(f"({'decode '}{shares}; 25% by own.yaml)")
     calls: list[Any] = []

@@ -446,7 +446,8 @@ def test_bytes_of_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_request_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fits is said with what would hold the request; beside drafts nobody has tried it."""
+    """What fits is said with what would hold the request; beside drafts nobody has tried it. Where a host holds a part,
+    it is said what either side lacks."""
     deployment = SimpleNamespace(
         model=SimpleNamespace(max_context=1000, name="m"), engine=SimpleNamespace(logs_cache=False),
         describe=lambda: "the GPU",
@@ -455,7 +456,13 @@ def test_a_request_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica, "assemble", lambda request: deployment)
     monkeypatch.setattr(replica, "_smallest", lambda deployment: footprint)
     monkeypatch.setattr(replica, "what_would_fit", lambda footprint: f"fits {footprint.context:.0f}")
-    monkeypatch.setattr(replica, "Footprint", SimpleNamespace)
+    monkeypatch.setattr(replica, "Footprint", lambda **given: SimpleNamespace(**given, host=host, fits=fits))
+
+    def short(here: Any, there: Any) -> InfeasibleError:
+        return InfeasibleError("not on h100", because=f"{there} is full", hint=f"fewer than {here.context}")
+
+    monkeypatch.setattr(replica, "sides_error", short)
+    host, fits = None, False
     monkeypatch.setattr(replica, "longer_than", lambda model, context: f"one of {context}")
     asked: Any = "request"
     longest: float = 500.0
@@ -464,6 +471,14 @@ def test_a_request_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InfeasibleError, match="does not hold one request of 501 tokens") as refused:
         replica.launch(asked, context=501)
     assert refused.value.hint == "--context 500, or fits 501" and "2.000 GB, which holds 500" in refused.value.because
+    host = "a host"
+    with pytest.raises(InfeasibleError, match="not on h100") as refused:
+        replica.launch(asked, context=501)
+    assert (refused.value.because, refused.value.hint) == ("a host is full", "--context 500, or fewer than 501")
+    fits = True
+    with pytest.raises(InfeasibleError, match="does not hold one request of 501 tokens"):
+        replica.launch(asked, context=501)
+    host, fits = None, False
     with pytest.raises(InfeasibleError, match="no context of 1,001 tokens") as refused:
         replica.launch(asked, context=1001)
     assert refused.value.hint == "--context 1000, or one of 1001"
@@ -479,8 +494,8 @@ def test_a_request_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replica.launch(asked).context is None
     longest, deployment.model.max_context = inf, 1000
     drafts = SimpleNamespace(speculation=SimpleNamespace(draft="draft"))
-    hint = replica._way_out(deployment, 5, 4.0, drafts)  # type: ignore[arg-type]
-    assert hint == "a shorter --context, more GPUs or a narrower --quant"
+    refusal = replica._not_held(deployment, 5, 4.0, drafts)  # type: ignore[arg-type]
+    assert refusal.hint == "a shorter --context, more GPUs or a narrower --quant"
 
 
 def test_pages_of_the_longest_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -638,7 +653,7 @@ def test_fp8_that_is_made_as_it_loads(native: dict[str, str]) -> None:
         del native[role]
 
 
-def test_what_must_be_in_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_must_be_in_a_checkpoint(native: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """What the engine makes as it loads need not be in it; a pruned shape must, and llama.cpp reads GGUF files."""
     changes = ["weights in fp8", "the pruned shape (layers=2)"]
     monkeypatch.setattr(stored, "tensor_changes", lambda request, deployment: list(changes))
@@ -647,10 +662,13 @@ def test_what_must_be_in_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     file = launch("llama.cpp")
     file.request.model = "m.gguf"
     assert NEEDS(file) == ", ".join(changes)
-    monkeypatch.setattr(stored, "online", lambda launch, deployment=None: "fp8")
-    assert NEEDS(launch()) == changes[1]
+    made = launch(precision=formats(**FP8))
+    assert NEEDS(made) == changes[1]
+    native["weights"] = "fp8"
+    assert NEEDS(made) == ", ".join(changes)
+    del native["weights"]
     changes.pop()
-    assert NEEDS(launch()) is None
+    assert NEEDS(made) is None
 
 
 def test_which_checkpoint_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

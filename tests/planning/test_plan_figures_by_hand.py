@@ -63,6 +63,7 @@ def plan(of: Any = None, **more: Any) -> Any:
     demand: dict[str, Any] = {
         "users": None, "people": None, "samples": 1, "think": 0.0, "chat": True, "sessions": None, "offline": False,
         "prompt": SimpleNamespace(average=700.0), "output": SimpleNamespace(average=200.0), "describe": lambda: "load",
+        "counted": "requests",
     }  # fmt: skip
     demand |= more.pop("demand", {})
     sizing = SimpleNamespace(power=None, survive=None, utilisation=0.8)
@@ -134,7 +135,9 @@ def test_users_in_words() -> None:
     ]  # fmt: skip
     assert report.load_of_users(plan()) == ""
     assert report.load_of_users(plan(waiting=130.0)) == "12 requests/s, 130 users waiting for an answer at a time"
-    assert report.load_of_users(plan(waiting=130.0, demand={"samples": 4})).startswith("12 answers/s")
+    assert report.load_of_users(plan(waiting=130.0, demand={"samples": 4, "counted": "answers"})).startswith(
+        "12 answers/s"
+    )
     people = SimpleNamespace(lines=lambda *words: [f"people {words}"], record=lambda *words: {"people": words})
     crowd = plan(waiting=130.0, demand={"people": people})
     assert report.load_of_users(crowd) == "" and report.people_record(plan()) is None

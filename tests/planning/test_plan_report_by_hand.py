@@ -31,7 +31,7 @@ def option(**more: Any) -> Any:
 def demand(**more: Any) -> Any:
     found = {
         "classes": (), "users": None, "people": None, "think": 0.0, "samples": 1, "structured": None,
-        "describe": lambda: "12 requests/s", "sessions": None,
+        "describe": lambda: "12 requests/s", "sessions": None, "counted": "requests",
     }  # fmt: skip
     return SimpleNamespace(**found | more)
 
@@ -120,7 +120,10 @@ def test_rows_that_not_every_plan_has(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_chance_of_a_miss() -> None:
     """A chance that is written as 100 % says nothing."""
     start = "0.8 for each limit by itself"
-    for chance, said in ((0.01, "; under this load the chance of missing any of them is at most 1%"), (0.995, "")):
+    for chance, said in (
+        (0.01, "; under the load itself the chance of missing any of them is at most 1%"),
+        (0.995, ""),
+    ):
         assert report._confidence(plan(miss=SimpleNamespace(chance=chance))) == start + said
     assert report._confidence(plan(miss=SimpleNamespace(chance=0.994))).endswith("at most 99%")
 
@@ -132,7 +135,7 @@ def test_what_replicas_carry(monkeypatch: pytest.MonkeyPatch) -> None:
     assert capacity(capacity=SimpleNamespace(factor=1.5, open=True)) == (
         "at least 18.0 requests/s, at least 6.00 per replica"
     )
-    assert capacity(demand=demand(samples=4)) == "18.0 answers/s, 6.00 per replica"
+    assert capacity(demand=demand(samples=4, counted="answers")) == "18.0 answers/s, 6.00 per replica"
     assert capacity(option=option(pools=(1, 2))) == "18.0 requests/s"
     for more, unit in (({"people": "people"}, "people"), ({"think": 5.0}, "users"), ({}, "in flight")):
         assert capacity(demand=demand(users=1000, **more), load=1000.0) == f"1,500 {unit}, 500 per replica"
@@ -222,11 +225,16 @@ def step(confidence: float, cost: float | None, name: str = "a", exact: bool = T
 
 
 def test_the_cost_of_safety(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neighbours that buy the same are one line; half of the dearest has half of a bar of twelve."""
+    """Neighbours that buy the same are one line; half of the dearest has half of a bar of twelve. A reserve of a fifth
+    is a load of 1/0.8 = 125 %; without a reserve no load is named."""
     curve = [step(0.5, 30.0), step(0.6, 30.0), step(0.8, 60.0, "b", exact=False), step(0.9, None)]
     monkeypatch.setattr(report, "alike_steps", lambda plan: [curve[:2], curve[2:3], curve[3:]])
     table = report.confidence_table(plan(curve=curve))
-    assert table.title == "Cost of safety: each limit kept at p95 with this confidence"
+    title = "Cost of safety: each limit kept at p95 with this confidence"
+    assert table.title == f"{title}, at 125% of the load"
+    whole = plan(curve=curve)
+    whole.question.sizing.utilisation = 1.0
+    assert report.confidence_table(whole).title == title
     assert [list(row) for row in table.rows] == [
         ["0.5 to 0.6", "money of a", "#" * 6, "as predicted to x 1.25", "24 x h100", "shape of a", "quants of a"],
         ["0.8", "at most money of b", "#" * 12, "x 1.25", "24 x h100", "shape of b", "quants of b"],

@@ -150,17 +150,26 @@ def test_what_tokens_cost(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> 
 # --- candidates side by side
 
 
+@pytest.fixture(autouse=True)
+def errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of an estimate is what its candidate was given."""
+    monkeypatch.setattr(comparing, "band_note", lambda estimate: f"error: {estimate.error}")
+
+
 def candidate(label: str, metrics: dict[str, float], **more: Any) -> Any:
     """One with an estimate; without metrics one that is refused."""
     made = SimpleNamespace(line="counted", to_dict=lambda: {"counted": label})
+    name, version = more.get("served", ("vllm", "0.33"))
     deployment = SimpleNamespace(
-        engine=SimpleNamespace(note=more.get("engine", "")),
+        engine=SimpleNamespace(note=more.get("engine", ""), name=name, describe=lambda: f"{name} {version}"),
         calibration=SimpleNamespace(note=more.get("constants", "")),
         model=SimpleNamespace(name=label, made_from=made), warnings=more.get("warnings", []), media=more.get("media"),
     )  # fmt: skip
     load = SimpleNamespace(batch=1.0, prompt=2.0, output=3.0, media_tokens=0.0)
     load = more.get("load", load)
-    estimate = SimpleNamespace(basis=more.get("basis", "measured"), load=load, deployment=deployment)
+    estimate = SimpleNamespace(
+        basis=more.get("basis", "measured"), load=load, deployment=deployment, error=more.get("error", "unknown")
+    )
     kept = more.get("kept", (1.0, "all"))
     return SimpleNamespace(label=label, metrics=lambda: metrics, estimate=estimate if metrics else None, kept=kept)
 
@@ -204,7 +213,7 @@ def test_candidates_in_columns() -> None:
         "model_counts": {"a": {"counted": "a"}, "b": {"counted": "b"}}, "model_notes": {"a": [], "b": []},
         "baseline": "a", "candidates": [{"candidate": "a"}, {"candidate": "b"}, {"candidate": "c"}],
     }  # fmt: skip
-    assert found.notes == ["basis: measured", "a: counted", "b: counted"]
+    assert found.notes == ["basis: measured", "error of a, b: unknown", "a: counted", "b: counted"]
 
 
 def test_sentences_below_candidates() -> None:
@@ -218,14 +227,32 @@ def test_sentences_below_candidates() -> None:
         )
     )
     assert found.notes == [
-        "basis: measured, roofline", "an engine", "constants", "media: a request carries 4 images", "a: counted",
-        "b: counted", "note: a: one", "note: a: two",
+        "basis: measured, roofline", "error of a, b: unknown", "an engine", "constants",
+        "media: a request carries 4 images", "a: counted", "b: counted", "note: a: one", "note: a: two",
     ]  # fmt: skip
     assert found.tables[0].title == "batch 1, 2 tokens in; ratios to a"
     ideal = comparing.comparison_report(comparison(candidate("a", metrics, basis="roofline"), candidate("b", {})))
     assert ideal.notes == [comparing.IDEAL_NOTE, "a: counted"]
     empty = comparing.comparison_report(comparison(candidate("a", {}), candidate("b", {})))
     assert empty.notes == ["basis: none"] and empty.tables[0].title == "batch 64, 1000 tokens in; ratios to a"
+
+
+def test_errors_of_candidates() -> None:
+    """Those with the same error are one line; two engines have no ranking, two versions of one have."""
+    metrics = {"requests_per_s": 5.0}
+
+    def said(*values: Any) -> list[str]:
+        notes = comparing.comparison_report(comparison(*values)).notes
+        return [note for note in notes if note.startswith(("error of", "no ranking"))]
+
+    of_a, within = candidate("a", metrics), "80 % lie within 1 s to 2 s"
+    of_b, of_c = candidate("b", metrics, error=within), candidate("c", metrics)
+    lines = ["error of a, c: unknown", f"error of b: {within}"]
+    assert said(of_a, of_b, of_c, candidate("d", {})) == lines
+    assert said(of_a, of_b, candidate("c", metrics, served=("vllm", "0.20"))) == lines
+    assert said(of_a, of_b, candidate("c", metrics, served=("sglang", "0.5"))) == [
+        *lines, "no ranking of vllm 0.33, sglang 0.5 within these errors: no ratio of two engines was measured here",
+    ]  # fmt: skip
 
 
 def test_what_formats_keep_stands_where_one_loses() -> None:
