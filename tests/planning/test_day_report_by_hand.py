@@ -31,9 +31,9 @@ def parts_of_other_reports(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def policy(**more: Any) -> Any:
-    """8 replica-hours a day at 100 EUR; 1 of 20 requests is late, as many as may be."""
+    """8 replica-hours a day, of two GPUs each, at 100 EUR; 1 of 20 requests is late, as many as may be."""
     found: dict[str, Any] = {
-        "policy": "static", "peak": 3, "replica_hours": 8.0, "cost": 100.0, "missed": 0.05, "utilisation": 0.625,
+        "policy": "static", "peak": 3, "device_hours": 16.0, "cost": 100.0, "tier_cost": None, "missed": 0.05, "utilisation": 0.625,
         "taken": 1500, "resent": 2500, "result": SimpleNamespace(hit_rate=0.25, counts={"arrived": 9}), "outages": [],
         "percentile": lambda name, percentile: {"ttft": 0.35, "tpot": 0.02}.get(name, 9.0), "scaling": None,
     }  # fmt: skip
@@ -46,7 +46,7 @@ class Requests(SimpleNamespace):
 
 
 def day(*policies: Any, **more: Any) -> Any:
-    """A day of 7,200 requests of 1,000 and 3,000 tokens, on replicas of two GPUs."""
+    """A day of 7,200 requests of 1,000 and 3,000 tokens, on replicas of two GPUs: 1/s to noon, 2/s, from 18 h on 4/s."""
     deployment = SimpleNamespace(
         describe=lambda: "a model", parallel=SimpleNamespace(ranks=2), hardware=SimpleNamespace(name="h100"), cap=None
     )
@@ -57,10 +57,10 @@ def day(*policies: Any, **more: Any) -> Any:
     )  # fmt: skip
     asked: dict[str, Any] = {
         "cold_start": None, "losses": None, "failures": None, "replay": None, "span": 86400.0, "routing": "round-robin",
-        "minimum_bill": 0.0, "autoscaler": SimpleNamespace(target=None), "profile": SimpleNamespace(
-            name="day.csv", source="", classes=(), end=86400.0, rates=[1, 2, 3], peak=4.0, mean=2.0),
+        "minimum_bill": 0.0, "tiers": (), "autoscaler": SimpleNamespace(target=None), "profile": SimpleNamespace(
+            name="day.csv", source="", classes=(), end=86400.0, starts=[0.0, 43200.0, 64800.0], rates=[1, 2, 4], peak=4.0, mean=2.0),
     }  # fmt: skip
-    demand: dict[str, Any] = {"classes": (), "media": None, "arrivals": "poisson", "queue": "fcfs"}
+    demand: dict[str, Any] = {"classes": (), "media": None, "arrivals": "poisson", "queue": "fcfs", "samples": 1}
     question = SimpleNamespace(
         slo=Slo(ttft=0.5, percentile=95.0), demand=SimpleNamespace(**demand | more.pop("demand", {})),
         sizing=SimpleNamespace(utilisation=0.8, confidence=0.5),
@@ -71,7 +71,8 @@ def day(*policies: Any, **more: Any) -> Any:
         "work": SimpleNamespace(design=design, mixes=[1], confidence=0.5, apart=0.0),
         "policies": list(policies) or [policy()],
         "tariff": SimpleNamespace(currency="EUR", bill=lambda count: SimpleNamespace(remarks=["a remark"])),
-        "requests": Requests(hashes=None, prompt=np.array([1000, 3000]), output=np.array([100, 200]), media=None),
+        "requests": Requests(hashes=None, prompt=np.array([1000, 3000]), output=np.array([100, 200]), media=None,
+                             sessions=None, samples=1),
     }  # fmt: skip
     return SimpleNamespace(**found | more)
 
@@ -120,6 +121,10 @@ def test_titles_of_a_day() -> None:
     assert report._title(sure).endswith(" at p95, replicas for a confidence of 0.8")
     replayed = day(asked={"replay": SimpleNamespace(dated=False, began=0.0), "span": 5400.0})
     assert report._what(replayed).startswith("1.5 h of day.csv from ")
+    morning, evening = day(asked={"span": 43200.0}), day(asked={"span": 64801.0})
+    alone = "the first 12 h alone, with 1 requests/s at most, not the peak of 4"
+    assert report._what(morning) == f"{alone}, profile day.csv"
+    assert report._what(evening) == "18 h, profile day.csv"
 
 
 def test_a_profile_that_is_no_day() -> None:
@@ -187,6 +192,12 @@ def test_sentences_of_some_days(monkeypatch: pytest.MonkeyPatch) -> None:
         "GPU-hours and cost are per day, over 12 h simulated; all of it costs static 100.00 EUR",
     ]  # fmt: skip
     assert any(line.endswith("by the second, at least 600 s") for line in report._notes(some, []))
+    of_calls = day()
+    of_calls.requests.sessions, of_calls.requests.samples = [0] * 1800, 3
+    assert report._notes(of_calls, [])[3:5] == [
+        "1,800 sessions of 4 calls; the profile counts calls, each a request here",
+        "3 answers per prompt, each a request here; the profile states prompts",
+    ]
     late = report._notes(day(policy(missed=0.0501)), [])
     assert late[3] == "! more than 5 % of the requests miss a limit"
     monkeypatch.setattr(report, "class_records", lambda one: [{"meets": None}, {"meets": one.missed < 0.1}])

@@ -22,13 +22,21 @@ def parts_of_other_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "error_record", list)
     monkeypatch.setattr(report, "error_notes", lambda served, unmeasured: [f"errors of {len(served)}: {unmeasured}"])
     monkeypatch.setattr(report, "carried_over", lambda option: option.carried)
+    monkeypatch.setattr(report, "floor_line", lambda model, quants, floor: f"floor {floor}" if floor else "")
+    monkeypatch.setattr(report, "tier_records", lambda run: run.tiers)
 
 
 def design(gpu: str = "h100", quant: str = "fp8", carried: bool = False, broken: str = "ttft") -> Any:
     """Two GPUs that carry 3 requests/s."""
-    deployment = SimpleNamespace(hardware=SimpleNamespace(name=gpu), parallel=SimpleNamespace(describe=lambda: "tp2"))
+    deployment = SimpleNamespace(
+        hardware=SimpleNamespace(name=gpu), parallel=SimpleNamespace(describe=lambda: "tp2"), cap=None, lora=None,
+        elsewhere=(), model="m",
+    )  # fmt: skip
+    option = SimpleNamespace(
+        quant=quant, carried=carried, deployment=deployment, speculation=SimpleNamespace(length=0), forgone=None
+    )
     return SimpleNamespace(
-        gpu=gpu, deployment=deployment, option=SimpleNamespace(quant=quant, carried=carried), rate=3.0, broken=broken,
+        gpu=gpu, deployment=deployment, option=option, rate=3.0, broken=broken,
         size=SimpleNamespace(devices=2), flags=SimpleNamespace(max_num_seqs=64, max_num_batched_tokens=2048),
     )  # fmt: skip
 
@@ -48,7 +56,8 @@ def bill(per_hour: float, idle: int = 0, bought: int = 4000, days: int | None = 
 def run(ttft: float = 0.4, steady: bool = True, converged: bool | None = True) -> Any:
     return SimpleNamespace(
         ttft=ttft, steady=steady, converged=converged, verdict="stable", counts={"arrived": 5000},
-        e2el=np.array([1.0, 3.0]),
+        e2el=np.array([1.0, 3.0]), tiers=None, hit_rate=0.25,
+        to_dict=lambda: {"prefix_cache_hit_rate": 0.25, "cache_tiers": None, "classes": None, "other": 1},
     )  # fmt: skip
 
 
@@ -67,12 +76,15 @@ def plan(*parts: Any, **more: Any) -> Any:
     """TTFT at 400 ms of at most 500, TPOT without a limit."""
     parts = parts or (part(design(), H100, bill(6.0)),)
     demand = SimpleNamespace(
-        rate=10.0, people=None, describe=lambda: "10 requests/s", prompt=SimpleNamespace(average=700.0)
-    )
+        rate=10.0, people=None, describe=lambda: "10 requests/s", prompt=SimpleNamespace(average=700.0),
+        counted="requests", classes=(), of_sessions=False, prefix=SimpleNamespace(turns=1), own=None,
+    )  # fmt: skip
     question = SimpleNamespace(
         prices=SimpleNamespace(currency="EUR", remarks=lambda names: [f"remark on {one}" for one in names]),
         demand=demand, slo=Slo(ttft=0.5, percentile=95.0), sizing=SimpleNamespace(utilisation=0.8), borrowed=None,
-        space=SimpleNamespace(base=SimpleNamespace(model="m")),
+        space=SimpleNamespace(
+            base=SimpleNamespace(model="m"), all_quants=["fp8"], quality=None, drafting=False, placed=False
+        ),
     )  # fmt: skip
     found: dict[str, Any] = {
         "question": question, "best_single": SimpleNamespace(cost=9.0), "parts": list(parts), "cost": 6.5,
@@ -148,11 +160,11 @@ def test_stocks_and_designs() -> None:
         {"GPU": "h100 x", "from": "a list", "stock": "4,096", "taken": "96", "left": "4,000"},
         {"GPU": "l4 x", "from": "a list", "stock": "no limit", "taken": "5", "left": "-"},
     ]
-    assert cells(report._design(design())) == {
+    assert cells(report._design(design(), "requests")) == {
         "GPU": "h100", "replica": "tp2, fp8", "GPUs": "2", "requests/s": "3.000", "per GPU": "1.500",
         "breaks first": "the limit on TTFT",
     }  # fmt: skip
-    assert cells(report._design(design(broken="")))["breaks first"] == "-"
+    assert cells(report._design(design(broken=""), "requests"))["breaks first"] == "-"
 
 
 FIRST = "each replica is loaded to 80% of its capacity: the mix takes 12.50 requests/s"
