@@ -245,6 +245,7 @@ def test_what_found_prefixes_chunks_and_a_host_do(monkeypatch: pytest.MonkeyPatc
 def test_a_steady_state_before_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The band of TTFT is a fifth below and half above; of TPOT none is known."""
     calls: list[Any] = []
+    beside: list[Any] = []
     state = SimpleNamespace(ttft=0.5, tpot=0.02, to_dict=lambda: {"x": 1})
     monkeypatch.setattr(techniques, "steady_state", lambda *words, **more: calls.append((words, more)) or state)
     monkeypatch.setattr(techniques, "steady_bands", lambda *words: {"ttft": (0.8, 1.5)})
@@ -252,7 +253,7 @@ def test_a_steady_state_before_its_batch(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(techniques, "within_line", lambda *words: calls.append(words) or within[0])
     monkeypatch.setattr(techniques, "band_note", lambda estimate: "error: own, error: twice")
     table = Table(title="steady", columns=[], rows=[])
-    monkeypatch.setattr(techniques, "steady_report", lambda state: table)
+    monkeypatch.setattr(techniques, "steady_report", lambda state, without: beside.append(without) or table)
     before = Report(record={"a": 1}, tables=["old"], notes=["first", "error: own, error: twice"])  # type: ignore[list-item]
     run = served(hit_rate=0.25)
     run.load = SimpleNamespace(prompt=1000.0, output=128.0)
@@ -264,7 +265,7 @@ def test_a_steady_state_before_its_batch(monkeypatch: pytest.MonkeyPatch) -> Non
     assert whole.record == {"a": 1, "steady_state": {
         "x": 1, "ttft_low_s": 0.4, "ttft_high_s": 0.75, "tpot_low_s": None, "tpot_high_s": None,
     }}  # fmt: skip
-    assert list(whole.tables) == [table, "old"]
+    assert list(whole.tables) == [table, "old"] and beside == [None]
     assert whole.notes == [
         "first", "error of the steady state: within x", "error of the batch alone: own, error: twice"
     ]  # fmt: skip
@@ -273,6 +274,10 @@ def test_a_steady_state_before_its_batch(monkeypatch: pytest.MonkeyPatch) -> Non
     bare = techniques.with_steady(before, "alone", run, 7)  # type: ignore[arg-type]
     assert bare.notes[1] == "error of the steady state: unknown; no band is known for its steps"
     assert "tpot_low_s" not in bare.record["steady_state"]
+    run.techniques.speculation.length = 3
+    drafted = techniques.with_steady(before, "alone", run, 7)  # type: ignore[arg-type]
+    assert drafted.record["steady_state_without"] == {"x": 1} and beside == [None, None, state]
+    assert [more for _, more in calls[-3:-1]] == [{"speculation": run.techniques.speculation}, {}]
 
 
 def test_techniques_stand_in_an_estimate_that_has_some(monkeypatch: pytest.MonkeyPatch) -> None:

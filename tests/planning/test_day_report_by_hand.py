@@ -33,8 +33,9 @@ def parts_of_other_reports(monkeypatch: pytest.MonkeyPatch) -> None:
 def policy(**more: Any) -> Any:
     """8 replica-hours a day, of two GPUs each, at 100 EUR; 1 of 20 requests is late, as many as may be."""
     found: dict[str, Any] = {
-        "policy": "static", "peak": 3, "device_hours": 16.0, "cost": 100.0, "tier_cost": None, "missed": 0.05, "utilisation": 0.625,
-        "taken": 1500, "resent": 2500, "result": SimpleNamespace(hit_rate=0.25, counts={"arrived": 9}), "outages": [],
+        "policy": "static", "peak": 3, "device_hours": 16.0, "cost": 100.0, "tier_cost": None, "missed": 0.05,
+        "utilisation": 0.625, "taken": 1500, "resent": 2500, "outages": [],
+        "result": SimpleNamespace(hit_rate=0.25, counts={"arrived": 9}),
         "percentile": lambda name, percentile: {"ttft": 0.35, "tpot": 0.02}.get(name, 9.0), "scaling": None,
     }  # fmt: skip
     return SimpleNamespace(**found | more)
@@ -46,7 +47,7 @@ class Requests(SimpleNamespace):
 
 
 def day(*policies: Any, **more: Any) -> Any:
-    """A day of 7,200 requests of 1,000 and 3,000 tokens, on replicas of two GPUs: 1/s to noon, 2/s, from 18 h on 4/s."""
+    """A day of 7,200 requests of 1,000 and 3,000 tokens, on replicas of two GPUs: 1/s to noon, 4/s from 18 h on."""
     deployment = SimpleNamespace(
         describe=lambda: "a model", parallel=SimpleNamespace(ranks=2), hardware=SimpleNamespace(name="h100"), cap=None
     )
@@ -58,7 +59,8 @@ def day(*policies: Any, **more: Any) -> Any:
     asked: dict[str, Any] = {
         "cold_start": None, "losses": None, "failures": None, "replay": None, "span": 86400.0, "routing": "round-robin",
         "minimum_bill": 0.0, "tiers": (), "autoscaler": SimpleNamespace(target=None), "profile": SimpleNamespace(
-            name="day.csv", source="", classes=(), end=86400.0, starts=[0.0, 43200.0, 64800.0], rates=[1, 2, 4], peak=4.0, mean=2.0),
+            name="day.csv", source="", classes=(), end=86400.0, starts=[0.0, 43200.0, 64800.0], rates=[1, 2, 4],
+            peak=4.0, mean=2.0),
     }  # fmt: skip
     demand: dict[str, Any] = {"classes": (), "media": None, "arrivals": "poisson", "queue": "fcfs", "samples": 1}
     question = SimpleNamespace(
@@ -192,7 +194,7 @@ def test_sentences_of_some_days(monkeypatch: pytest.MonkeyPatch) -> None:
         "GPU-hours and cost are per day, over 12 h simulated; all of it costs static 100.00 EUR",
     ]  # fmt: skip
     assert any(line.endswith("by the second, at least 600 s") for line in report._notes(some, []))
-    of_calls = day()
+    of_calls = day(demand={"samples": 3})
     of_calls.requests.sessions, of_calls.requests.samples = [0] * 1800, 3
     assert report._notes(of_calls, [])[3:5] == [
         "1,800 sessions of 4 calls; the profile counts calls, each a request here",

@@ -9,6 +9,7 @@ import pytest
 
 from inferplan.catalog.assemble import Request
 from inferplan.figures import record
+from inferplan.planning.plan import Plan
 from inferplan.reports import fit as report
 from inferplan.reports import plan_apart as apart
 from inferplan.traffic.requests import Lengths, Slo
@@ -31,7 +32,7 @@ def memory(**more: Any) -> Any:
         "host": None,
         "streamed": 0.0, "kv_per_token": 131072.0, "state_per_sequence": 1000.0,
         "longest_start": lambda tokens: tokens // 16 * 16, "cache_tokens": lambda length: 10 * length,
-        "concurrency": lambda length: 9.876,
+        "concurrency": lambda length: 49374 / max(length, 1),
     }  # fmt: skip
     return SimpleNamespace(**found | more)
 
@@ -40,6 +41,7 @@ def fitting(of: Any = None, **more: Any) -> Any:
     found = {
         "deployment": of or deployed(), "requests": 1234, "longest": 5000, "context": 4096, "footprint": memory(),
         "prices": None, "asked": None, "users": 3, "fewer": {},
+        "typed": "org/m",
     }  # fmt: skip
     return SimpleNamespace(**found | more)
 
@@ -195,8 +197,12 @@ def test_the_price_of_one_option() -> None:
 
 
 def test_what_vllm_logs() -> None:
-    """The longest context, of whole pages: 5,000 of 8,192 are 4,992."""
-    assert report._log(fitting()) == {"max_model_len": 4992, "kv_cache_tokens": 49920, "concurrency": 9.876}
+    """The longest context, of whole pages: 5,000 of 8,192 are 4,992. Of 49,374 tokens that is 9.89 times; 4,096 of
+    what is asked for, 12.05 times."""
+    assert report._log(fitting()) == {
+        "max_model_len": 4992, "kv_cache_tokens": 49920, "concurrency": 49374 / 4992,
+        "concurrency_at_context": 49374 / 4096,
+    }  # fmt: skip
     assert report._log(fitting(longest=0.5))["max_model_len"] == 0
     endless = fitting(longest=1e9)
     assert report._log(endless)["max_model_len"] == 8192
@@ -204,8 +210,9 @@ def test_what_vllm_logs() -> None:
     assert report._log(endless)["max_model_len"] == 4096
     assert report.log_lines(fitting(), " of h100") == [
         "vLLM would log of h100:", "  GPU KV cache size: 49,920 tokens",
-        "  Maximum concurrency for 4,992 tokens per request: 9.88x",
+        "  Maximum concurrency for 4,992 tokens per request: 9.89x; with --max-model-len 4096: 12.05x",
     ]  # fmt: skip
+    assert report.log_lines(fitting(context=4992))[2].endswith("9.89x")
     silent = fitting()
     silent.deployment.engine.logs_cache = False
     assert report.log_lines(silent) == report.log_lines(fitting(deployed(encodes=True))) == []
@@ -260,14 +267,24 @@ def test_one_option_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = ("load", "most_gpu_layers", "host", "cost")
     assert [bare.record[name] for name in nothing] == [None] * 4 and bare.record["log"]["max_model_len"] == 4992
     there = memory(weights=4e9, deployment=deployed("a host"))
-    asked = load(quant="fp8", quality=0.98, tp=1, users=7)
+    asked = load(quant="fp8", quality=0.98, tp=1, users=7, request=lambda model, gpu: f"{model} on {gpu}")
+    timed: list[Any] = []
+    monkeypatch.setattr(report, "tpot_of", lambda *words: timed.append(words) or (0.0125, "measured"))
     full = report.memory_report(fitting(footprint=memory(host=there), asked=asked, prices=prices()))
     assert (
         next(table.title for table in full.tables) == "the load"
         and full.tables[2].title == "memory of the host, a host"
     )
     assert full.record["most_gpu_layers"] == 27 and full.record["host"]["weights_bytes"] == 4e9
-    assert full.record["load"]["users"] == 7 and full.record["cost"]["units"] == 1500 and full.notes[0] == "floor 0.98"
+    assert full.record["load"]["users"] == 7 and full.record["cost"]["units"] == 1500 and full.notes[:2] == [
+        "TPOT: predicted (measured constants); its error: inferplan estimate", "floor 0.98"
+    ]  # fmt: skip
+    ((request, _, whose, tokens),) = timed
+    assert (request, whose, tokens) == ("org/m on h100", asked, 4096)
+    assert full.record["tpot_s"] == 0.0125 and bare.record["tpot_s"] is None
+    step = ["time per output token (TPOT), 3 requests of 4,096 tokens at once", "12.50 ms"]
+    assert list(full.tables[-1].rows)[-1] == step and step not in bare.tables[-1].rows
+    assert report._seconds(fitting(asked=asked, context=2)) == (None, "")
     encoder = report.memory_report(fitting(deployed(encodes=True)))
     assert encoder.record["log"] is None and "left" in [row[0] for row in encoder.tables[0].rows]
 
@@ -363,10 +380,10 @@ def test_what_is_bought_for_two_pools() -> None:
 
 
 def plan(**more: Any) -> Any:
+    option = SimpleNamespace(pools=None, cost=60.0)
     found: dict[str, Any] = {
-        "searched": SimpleNamespace(structures_apart=3), "option": SimpleNamespace(pools=None, cost=60.0),
-        "apart": None,
-        "apart_at_least": SimpleNamespace(cost=50.0, name="least"), "confidence": 0.5, "best": None, "other": None,
+        "searched": SimpleNamespace(structures_apart=3), "option": option, "apart": None,
+        "apart_at_least": SimpleNamespace(cost=50.0), "best": SimpleNamespace(option=option), "as_predicted": None,
         "question": SimpleNamespace(slo=Slo(ttft=0.5, percentile=95.0)),
     }  # fmt: skip
     return SimpleNamespace(**found | more)
@@ -381,19 +398,26 @@ def test_two_pools_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert apart.apart_line(plan(option=SimpleNamespace(pools=(1, 2), cost=60.0))) == ""
     assert apart.apart_line(plan(apart_at_least=None)) == f"{what}: no tried option keeps the limits"
     bound = "at least {} EUR/h in closed form, not simulated"
-    assert apart.apart_line(plan()) == (
-        f"{what}: no simulated layout that costs less keeps the limits ({bound.format(50)})"
-    )
-    one = SimpleNamespace(option=SimpleNamespace(cost=70.0))
-    for least in (60.0, 61.0):
-        dear = plan(apart_at_least=SimpleNamespace(cost=least), best=one)
-        assert apart.apart_line(dear) == f"{what} would not cost less: {bound.format(f'{least:g}')}; one pool: 70 EUR/h"
-    other = plan(confidence=0.8, other=one)
-    assert apart.apart_line(other).endswith("; one pool: 70 EUR/h") and "70" not in apart.apart_line(plan(other=one))
-    free = plan(apart_at_least=SimpleNamespace(cost=0.0), option=SimpleNamespace(pools=None, cost=0.0))
+    no_less = f"{what}: no simulated layout that costs less keeps the limits ({bound.format(50)})"
+    assert apart.apart_line(plan()) == f"{no_less}; one pool by the same prediction: 60 EUR/h"
+    one = SimpleNamespace(option=SimpleNamespace(cost=70.0, devices=8))
+    assert apart.apart_line(plan(as_predicted=one)) == f"{no_less}; one pool by the same prediction: 70 EUR/h"
+    for least, more in ((60.0, {}), (61.0, {}), (70.0, {"as_predicted": one})):
+        dear = plan(apart_at_least=SimpleNamespace(cost=least), **more)
+        assert apart.apart_line(dear) == (
+            f"{what} would not cost less: {bound.format(f'{least:g}')}; one pool by the same prediction: "
+            f"{70 if more else 60} EUR/h"
+        )
+    for confidence, what_keeps in ((0.5, "best"), (0.8, "other")):
+        both = SimpleNamespace(confidence=confidence, best="best", other="other")
+        assert Plan.as_predicted.fget(both) == what_keeps  # type: ignore[attr-defined]
+    nearly = plan(apart_at_least=SimpleNamespace(cost=69.0), as_predicted=one)
+    assert "would not cost less" not in apart.apart_line(nearly)
+    nothing = SimpleNamespace(pools=None, cost=0.0)
+    free = plan(apart_at_least=SimpleNamespace(cost=0.0), option=nothing, best=SimpleNamespace(option=nothing))
     assert "would not cost less" in apart.apart_line(free)
-    found = SimpleNamespace(option=SimpleNamespace(cost=40.0), achieved={"ttft": 0.25})
-    assert apart.apart_line(plan(apart=found, best=one)) == (
-        f"{what}: 40 EUR/h for shape, in quants, TTFT p95 250 ms (simulated, if the prediction is right); one pool: 70 "
-        "EUR/h; to buy: _bought; _tried"
+    found = SimpleNamespace(option=SimpleNamespace(cost=40.0, devices=6), achieved={"ttft": 0.25})
+    assert apart.apart_line(plan(apart=found, as_predicted=one)) == (
+        f"{what}: 40 EUR/h (6 GPUs) for shape, in quants, TTFT p95 250 ms (simulated, if the prediction is right); one "
+        "pool by the same prediction: 70 EUR/h (8 GPUs) for shape, in quants, 30.00 more; to buy: _bought; _tried"
     )

@@ -108,7 +108,14 @@ def test_a_part_of_the_mix() -> None:
     }  # fmt: skip
     assert cells(report._part(plan(), part(design(), H100, bill(1.0))))["GPUs"] == "3,000"
     found = record(row)
-    assert found["replica"] == {"deployment": "h100", "max_num_seqs": 64, "max_num_batched_tokens": 2048}
+    assert found["replica"] == {
+        "deployment": "h100", "max_num_seqs": 64, "max_num_batched_tokens": 2048, "draft_tokens": None
+    }  # fmt: skip
+    drafting = design()
+    drafting.option.speculation.length, drafting.deployment.cap = 3, SimpleNamespace(watts=500.0)
+    drafted = report._part(plan(), part(drafting, H100, bill(1.0)))
+    assert cells(drafted)["replica"] == "tp2, 3 drafts, 500 W, fp8"
+    assert record(drafted)["replica"]["draft_tokens"] == 3
     assert (found["max_num_seqs"], found["max_num_batched_tokens"], found["tpot_s"]) == (64, 2048, 0.02)
     assert found["keeps_the_limits"] is True and found["bill"] == {"bill": 1234.5}
 
@@ -117,15 +124,21 @@ def test_limits_of_a_mix() -> None:
     """At its limit a latency keeps it; where the queue grows there is none."""
 
     def seen(of: Any) -> tuple[str, Any]:
-        (row, _) = report._latencies(plan(), of)
+        row = report._latencies(plan(), of)[0]
         return row.shown, row.value
 
     assert [seen(run(0.5)), seen(run(0.51)), seen(run(0.51, steady=False))] == [
         ("500 ms", 0.5), ("510 ms !", 0.51), ("-", None)
     ]  # fmt: skip
-    assert [one.seen for one in report._latencies(plan(), run())] == [True, False]
+    assert record(report._latencies(plan(), run())) == {
+        "ttft_s": 0.4, "tpot_s": 0.02, "e2el_s": None, "answer_ttft_s": None
+    }  # fmt: skip
+    assert cells(report._latencies(plan(), run())) == {"TTFT p95": "400 ms"}
     slow = plan(at_percentile=lambda run: {"tpot": 9.0})
-    assert [one.shown for one in report._latencies(slow, run())] == ["9.00 s"]
+    assert [one.shown for one in report._latencies(slow, run()) if one.value is not None] == ["9.00 s"]
+    kinds = plan()
+    kinds.question.demand.classes = ("a class",)
+    assert cells(report._latencies(kinds, run(0.51))) == {"TTFT p95": "510 ms"}
 
 
 def test_the_mix_as_a_whole() -> None:
@@ -188,6 +201,21 @@ def test_sentences_below_a_fleet() -> None:
     late = plan(part(design(), H100, bill(6.0), run=run(0.6)), asked=bare.asked)
     assert report._notes(late)[2].startswith("! a limit is missed in this run")
     assert "this number" not in " ".join(report._notes(plan(run=run(converged=None))))
+    turns, calls = plan(), plan()
+    turns.question.demand.prefix.turns, calls.question.demand.of_sessions = 2, True
+    turns.question.demand.counted = "answers"
+    assert report._notes(turns)[0] == FIRST.replace("requests", "answers")
+    assert report._notes(turns)[1].startswith("one router spreads the conversations over")
+    assert report._notes(calls)[1].startswith("one router spreads the sessions over")
+    assert report._notes(calls)[3] == "found of the prompt tokens: 25.0%"
+    calls.run.tiers = [{"name": "device", "hit_rate": 0.125}, {"name": "host", "hit_rate": 0.5}]
+    assert report._notes(calls)[3] == "found of the prompt tokens: 12.5% in device, 50.0% in host"
+    wishes = plan()
+    wishes.question.space.quality, wishes.question.space.drafting, wishes.question.space.placed = 0.98, True, True
+    assert report._notes(wishes)[3:6] == [
+        "floor 0.98", "h100: a replica carries no more with drafts",
+        "h100: a replica carries no more with weights on its host",
+    ]  # fmt: skip
 
 
 def test_sentences_about_unlike_replicas() -> None:

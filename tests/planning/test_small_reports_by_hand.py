@@ -299,7 +299,7 @@ def test_ingredients_of_a_recipe() -> None:
     deployment = SimpleNamespace(
         model=SimpleNamespace(name="m"),
         hardware=SimpleNamespace(name="h100"),
-        calibration=SimpleNamespace(basis="roofline"),
+        calibration=SimpleNamespace(basis="roofline", note=""),
     )
     output = SimpleNamespace(average=200.0, kind="fixed")
     result: Any = SimpleNamespace(
@@ -318,6 +318,8 @@ def test_ingredients_of_a_recipe() -> None:
     assert whole.notes[1:] == [recipe.IDEAL_NOTE]
     deployment.calibration.basis = "measured"
     assert len(recipe.recipe_report(result).notes) == 1
+    deployment.calibration.note = "carried from another device"
+    assert recipe.recipe_report(result).notes[1:] == ["carried from another device"]
 
 
 def anchor(**more: Any) -> Any:
