@@ -340,6 +340,9 @@ def test_measured_devices_have_their_own_constants() -> None:
 def test_shipped_constants_load_with_their_provenance(file: Path) -> None:
     found = validate(file, read_yaml(file), Calibration)
     assert {"source", "licence", "date", "command"} <= set(found.provenance)
+    if file.stem == "llama.cpp-processors":  # without bands: its note has the range of the rows that were kept aside
+        assert not found.held_out and "0.45 to 1.8 times" in found.note
+        return
     own = file.stem in OWN
     assert found.held_out and set(found.libraries) == (set() if own else {"vllm", "sglang", "trtllm"})
     measured = ("matmul", "attention.decode", "attention.prefill", "grouped_matmul", "collective.all_reduce")
