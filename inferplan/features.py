@@ -281,7 +281,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("pools", "anchor", "simulate", "the measured runs had engines that compute prompts and decode", _LEAVE),
     ("unlike", "failures elastic", "simulate", _WHICH_KIND, _ALIKE),
     ("elastic", "prefix-aware", "simulate", _LATE_ONES, "--routing cache-aware"),
-    ("elastic", "users", "simulate", "a day is of a rate of requests, which a closed loop has not", _OPEN),
+    ("elastic", "users", "simulate", "a day needs a rate of requests, which a closed loop has not", _OPEN),
     ("elastic", "anchor", "simulate", _ANCHOR_STAYS, _LEAVE),
     ("failures", "anchor", "simulate plan", _ANCHOR_STAYS, _LEAVE),
     ("energy", "encoder-decoder host-layers host-experts", "simulate day", _DRAW, "leave --energy out"),
