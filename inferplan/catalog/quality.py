@@ -175,8 +175,16 @@ def left_out(model: ModelSpec, quants: Iterable[str | None], share: float | None
     """The formats that keep less than a share of any published score, or have none, each with that reason."""
     if share is None:
         return {}
-    kept = {quant: share_kept(model, quant) for quant in quants if quant is not None}
-    return {quant: said for quant, (lowest, said) in kept.items() if lowest is None or lowest < share}
+    low = dict[str, str]()
+    for quant in quants:
+        if quant is None or is_own(model, quant):
+            continue
+        found = published(model, quant)
+        if found is None or found.lowest is None:
+            low[quant] = "none published"
+        elif found.lowest < share:
+            low[quant] = found.lowest_in_words
+    return low
 
 
 def require_kept(model: ModelSpec, quants: Iterable[str | None], share: float | None) -> None:

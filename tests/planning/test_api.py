@@ -104,7 +104,11 @@ def test_keyword_options_are_the_fields_they_set() -> None:
     assert keys(api.PriceOptions) == prices
     of_fit = {field.name for kind in (FitAsked, FitLoad) for field in fields(kind)}
     assert keys(api.FitOptions) == prices | of_fit - {"timed_by"}  # (found by fit itself)
-    assert keys(api.CostOptions) == prices | {field.name for field in fields(CostAsked)} - {"api", "share", "tariff"} | {
+    assert keys(api.CostOptions) == prices | {field.name for field in fields(CostAsked)} - {
+        "api",
+        "share",
+        "tariff",
+    } | {
         "api_price",
         "power_share",
         "kwh_price",

