@@ -29,7 +29,7 @@ QUESTIONS = [
     ("falcon-mamba-7b", "h200-sxm", 20.0, (2.0, 0.007), 2),
     ("falcon-mamba-7b", "h200-sxm", 1.0, (2.0, 0.006), 1),
     ("mamba-codestral-7b", "h200-sxm", 50.0, (2.0, 0.008), 8),
-    ("nemotron-h-8b", "b200-hgx", 50.0, (0.5, 0.006), 3),
+    ("nemotron-h-8b", "b200-hgx", 50.0, (0.5, 0.006), 4),
     ("qwen3.5-9b", "b300-hgx", 20.0, (1.0, 0.006), 2),
     ("deepseek-v2-lite", "b200-hgx", 50.0, (5.0, 0.2), 1),
     ("kimi-k2.5-nvfp4", "b200-hgx", 5.0, (5.0, 0.2), 4),
