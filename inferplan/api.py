@@ -373,7 +373,7 @@ def request(model: str, gpu: str, **values: Unpack[DeployOptions]) -> Request:
     given = check_arguments(values, DeployOptions, "no option named")
     degrees = {name: given.pop(name) for name in _DEGREES if name in given}
     model, gpu = read_argument("model", model, str), read_argument("gpu", gpu, str)
-    given.setdefault("engine", usual_engine(model, gpu))
+    given.setdefault("engine", usual_engine(model, gpu, given.get("quant")))
     return Request(model=model, gpu=gpu, parallel=Parallelism(**degrees), **given)
 
 
@@ -586,7 +586,7 @@ def run_sweep(
     ideal = given.pop("ideal", False)
     load = {name: given.pop(name) for name in ("batch", "prompt", "output") if name in given}
     model, gpus = read_argument("model", model, str), read_argument("gpu", gpu, Names)
-    structure = {"gpu": gpus, "engine": usual_engines((model,), gpus), **given}
+    structure = {"gpu": gpus, "engine": usual_engines((model,), gpus, given.get("quant")), **given}
     base = Request(model=model, gpu="", ideal=ideal)
     grid = Grid(base=base, structure={name: [*values] for name, values in structure.items()}, **load)
     where = read_argument("execution", execution, Execution | None) or Execution(backend="serial")
@@ -665,11 +665,12 @@ def make_plan(
     )
     intervals = ("prefill_schedule_interval", "prefill_decode_interval")
     flags = EngineFlags(**{name: take(name) for name in intervals if name in given})
+    own: dict[str, Any] = {name: take(name) for name in ("quants", "quality", "engines") if name in given}
     space = Space(
         base=Request(model=model, gpu="", ideal=ideal, flags=flags),
         gpus=looked_at,
-        **{name: take(name) for name in ("quants", "quality") if name in given},
-        engines=take("engines") if "engines" in given else usual_engines((model,), looked_at),
+        engines=own.pop("engines", None) or usual_engines((model,), looked_at, own.get("quants")),
+        **own,
         most=take("most", 8),
         disaggregate=sizing.survive is None and not flags.keeps_prompts_out,
         caps=take("power_caps", ()),

@@ -16,20 +16,21 @@ from inferplan.answers.fit import (
     held_in_words,
     longest_held,
     narrow_cache,
-    no_cache,
     quants_tried,
     weights_short,
 )
-from inferplan.catalog.assemble import NATIVE, Request, assemble, engines_beside, load_engine, usual_engine
+from inferplan.catalog.assemble import Request, assemble, engines_beside, load_engine, usual_engine
 from inferplan.catalog.counted import Counted
 from inferplan.catalog.files import load_hardware
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.devices.engine import Engine
 from inferplan.errors import InfeasibleError, InferplanError, MissingFactError, UsageError
 from inferplan.estimate.batch import Estimate
+from inferplan.estimate.formats import NATIVE
 from inferplan.estimate.load import StaticLoad
 from inferplan.models.gguf_formats import is_file_type
 from inferplan.models.spec import ModelSpec
+from inferplan.work.formats import find_format
 from inferplan.work.parallel import Parallelism, divisors
 
 Asked = tuple[int, FitAsked, PriceBook]
@@ -60,16 +61,17 @@ def engines_tried(spec: ModelSpec, model: str, have: Counted, asked: FitAsked) -
     GGUF files are for those that read them, other formats for the others. Alone stays the usual one where the question
     is of its kind: adapters, a degree of tensor parallelism, a model that generates nothing.
     """
-    usual, hardware = asked.engine or usual_engine(model, have.gpu), load_hardware(have.gpu)
+    usual, hardware = asked.engine or usual_engine(model, have.gpu, asked.quant), load_hardware(have.gpu)
     if asked.engine or asked.lora.any or asked.tp is not None or spec.encodes or spec.encoder is not None:
         return [usual]
     found = list(dict.fromkeys((usual, *engines_beside(hardware))))
-    found = [one for one in found if not no_cache(one, asked.kv)] or [usual]
+    if asked.kv is not None:
+        kv = find_format(asked.kv).name
+        found = [one for one in found if load_engine(one).keeps(kv, hardware)] or [usual]
     if asked.quant is None or asked.quant.lower() == NATIVE:
         return found
     file = is_file_type(asked.request(model, have.gpu).quant or "")
-    reads = [one for one in found if load_engine(one).loads("q8_0", hardware) == file]
-    return reads or [usual]
+    return [one for one in found if load_engine(one).files_alone == file] or [usual]
 
 
 def _fastest(options: Sequence[FitOption]) -> FitOption:
@@ -105,7 +107,7 @@ def best_division(have: Counted, request: Request, quant: str | None, load: Aske
     """
     tokens, asked, prices = load
     named, found, reasons = quant or NATIVE, list[Fitting](), list[tuple[float, str, int]]()
-    if low := no_cache(request.engine, asked.kv) or asked.too_low(replace(request, quant=quant)):
+    if low := asked.too_low(replace(request, quant=quant)):
         return FitOption(gpu=have.gpu, quant=named, reason=low)
     for parallel in _divisions(have.number or 1, asked.tp, load_engine(request.engine)):
         try:
@@ -122,7 +124,7 @@ def best_division(have: Counted, request: Request, quant: str | None, load: Aske
             reasons.append((inf, error.what, 0))
     if not found:
         short, reason, longest = min(reasons, key=itemgetter(0))
-        if longest and (kv := narrow_cache(request.engine, asked.kv)):
+        if longest and (kv := narrow_cache(request, asked.kv)):
             narrow = replace(request, roles=(("kv", kv),)), quant, (tokens, replace(asked, kv=kv), prices)
             reason += f" (with --kv {kv} it does)" if best_division(have, *narrow).fitting is not None else ""
         return FitOption(gpu=have.gpu, quant=named, reason=reason, short=short, longest=longest)

@@ -12,12 +12,9 @@ from typing import Any
 import numpy as np
 
 from inferplan.catalog.assemble import (
-    NATIVE,
     Request,
     assemble,
     assembled,
-    default_quants,
-    engines_beside,
     load_engine,
     parse_memory,
     precision_of,
@@ -33,10 +30,10 @@ from inferplan.catalog.sessions import load_sessions, people_of, sample_of
 from inferplan.catalog.workloads import load_workload
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.formats import NATIVE, default_quants
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import sides_error
 from inferplan.fields import Quantity, Text, Whole, ask, part, words_given
-from inferplan.models.gguf_formats import is_file_type
 from inferplan.models.spec import ModelSpec, longer_than
 from inferplan.shown import Shown
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
@@ -44,7 +41,6 @@ from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP, People, PeopleFi
 from inferplan.traffic.requests import parse_lengths
 from inferplan.units import format_bytes
 from inferplan.work.adapters import LoraAsked
-from inferplan.work.formats import GGUF_BLOCKS, find_format
 from inferplan.work.parallel import Parallelism
 
 
@@ -135,7 +131,7 @@ def everywhere(requests: Iterable[Request], asked: FitAsked, tokens: int, prices
     least, most = asked.tp or 1, asked.tp or asked.most
     for request in requests:
         gpu, quant = request.gpu, request.quant or NATIVE
-        if low := no_cache(request.engine, asked.kv) or asked.too_low(request):
+        if low := asked.too_low(request):
             yield FitOption(gpu=gpu, quant=quant, reason=low)
             continue
         try:
@@ -369,33 +365,17 @@ class FitAsked:
         ]
         return " ".join(filter(None, ["inferplan fit", model, on, *told]))
 
-    def _usual(self, model: str, gpu: str) -> str:
-        """The usual engine; of a GGUF file one beside it that reads it, where that does not."""
-        usual, hardware = usual_engine(model, gpu), load_hardware(gpu)
-        if not is_file_type(self.quant or "") or load_engine(usual).loads("q8_0", hardware):
-            return usual
-        return next((one for one in engines_beside(hardware) if load_engine(one).loads("q8_0", hardware)), usual)
-
     def request(self, model: str, gpu: str, engine: str = "") -> Request:
         """The deployment to look at; memory needs no constants. engine: instead of the usual one."""
         own = {name: getattr(self, name) for name in ("quant", "memory", "lora", "offload")}
-        engine = engine or self.engine or self._usual(model, gpu)
+        engine = engine or self.engine or usual_engine(model, gpu, self.quant)
         roles = () if self.kv is None else (("kv", self.kv),)
         return Request(model=model, gpu=gpu, engine=engine, ideal=True, roles=roles, **own)
 
 
-def no_cache(engine: str, kv: str | None) -> str:
-    """Why an engine keeps no such cache, empty where it does: narrow ones in blocks of GGUF files are for those that
-    read them, other narrow ones for the others."""
-    if kv is None or find_format(kv).bits >= 16:
-        return ""
-    alike = ("q8_0" in load_engine(engine).checkpoints) == (kv in GGUF_BLOCKS)
-    return "" if alike else f"{engine} has no KV cache in {kv}"
-
-
-def narrow_cache(engine: str, kv: str | None) -> str:
-    """The cache of 8 bits per element that an engine keeps; empty where a format was asked for."""
-    return "" if kv is not None else "q8_0" if no_cache(engine, "fp8") else "fp8"
+def narrow_cache(request: Request, kv: str | None) -> str:
+    """The cache of 8 bits per element that its engine keeps there; empty where a format was asked for."""
+    return "" if kv is not None else load_engine(request.engine).narrow_cache(load_hardware(request.gpu))
 
 
 def _typed(value: Any) -> str:
@@ -602,8 +582,6 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
     prices.check([hardware.name])
     require_kept(spec, [asked.quant] if asked.quant else [], asked.quality)
     tokens, users, request = asked_context(spec, asked.context), asked.held, asked.request(model, gpu)
-    if lacks := no_cache(request.engine, asked.kv):
-        raise UsageError(lacks, hint=f"--kv {narrow_cache(request.engine, None)}")
     fewer: dict[str, int] = {}
     if asked.tp or asked.offload.computes:
         deployment = assemble(replace(request, parallel=Parallelism(tp=asked.tp or 1)))
@@ -626,7 +604,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
         if (own := deployment.parallel.devices) > 1:
             others = _other_formats(request, spec, tokens, asked)
             fewer = {quant: count for quant, count in others.items() if count < own}
-            if kv := narrow_cache(request.engine, asked.kv):
+            if kv := narrow_cache(request, asked.kv):
                 narrow = _other_formats(replace(request, roles=(("kv", kv),)), spec, tokens, asked)
                 less = {name: count for name, count in narrow.items() if count < others.get(name, own)}
                 fewer |= {f"{name} with --kv {kv}": count for name, count in less.items() if count < own}

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 from inferplan.answers.division import Asked, best_division, options_on, tpot_of
 from inferplan.answers.fit import FitAsked, FitOption, fit_on, footprint_at, gpus_that_hold
-from inferplan.catalog.assemble import assemble, load_engine, native_precision
+from inferplan.catalog.assemble import assemble, load_engine
 from inferplan.catalog.counted import Counted
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.offload import EXAMPLE_HOST, OffloadAsked
-from inferplan.catalog.quality import left_out, share_kept
+from inferplan.catalog.quality import cache_line, left_out, share_kept
 from inferplan.errors import InfeasibleError, InferplanError
+from inferplan.estimate.formats import native_precision
 from inferplan.estimate.run import most_layers
 from inferplan.models.gguf_formats import is_file_type, narrow_types
 from inferplan.models.spec import ModelSpec
@@ -95,16 +96,18 @@ def _formats(asked: Question) -> Lines:
 
 
 def _narrow_cache(asked: Question) -> Lines:
-    """The first format that holds the load with 8 bits for each element of the cache; of GGUF files another than was
-    asked for."""
-    if asked.load[1].kv is not None or (asked.load[1].quant and asked.load[1].engine):
+    """The first format that holds the load with the 8 bits that an engine keeps of each element of the cache, the usual
+    engine before that of GGUF files, of which another format than was asked for."""
+    own, hardware = asked.load[1], load_hardware(asked.meant[0].gpu)
+    if own.kv is not None or (own.quant and own.engine):
         return
-    files = {"quant": None, "engine": _LLAMA} if asked.load[1].quant else {}
-    for changed in ({"kv": "fp8"}, {"kv": "q8_0", **files}):
-        if found := asked.options(**changed):
-            named = {"quant": found[0].quant, "engine": _LLAMA} if files and "quant" in changed else {}
-            line = asked.line(**changed | named)
-            yield f"with an 8-bit KV cache, in {found[0].quant} (quality of such a cache: none published)", line
+    usual = own.request(asked.model, asked.meant[0].gpu).engine
+    for engine in dict.fromkeys((usual, own.engine or _LLAMA)):
+        kv = load_engine(engine).narrow_cache(hardware)
+        other: dict[str, Any] = {"quant": None, "engine": engine} if own.quant and engine != usual else {}
+        if kv and (found := asked.options(kv=kv, **other)):
+            line = asked.line(kv=kv, **other | ({"quant": found[0].quant} if other else {}))
+            yield f"with an 8-bit KV cache, in {found[0].quant} ({cache_line(kv)})", line
             return
 
 
@@ -183,7 +186,7 @@ def _narrower(asked: Question) -> Lines:
     question = replace(own, engine=own.engine or _LLAMA, quant=None)
     have = max(asked.meant, key=lambda one: load_hardware(one.gpu).memory.most)
     request, hardware = question.request(asked.model, have.gpu), load_hardware(have.gpu)
-    if asked.spec.native.packed or not load_engine(request.engine).loads(_FILE, hardware):
+    if asked.spec.native.packed or not load_engine(request.engine).loads("gguf", hardware):
         return
     most = (have.number or 1) * hardware.memory.most * 8 / asked.spec.parameters["total"]
     load = (asked.load[0], question, asked.load[2])

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from inferplan.answers.division import best_division
 from inferplan.answers.fit import FitAsked, FitOption, asked_context, quants_tried
-from inferplan.catalog.assemble import NATIVE, native_precision
 from inferplan.catalog.counted import Counted, devices_meant
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.years import size_by_age
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
+from inferplan.estimate.formats import NATIVE, native_precision
 from inferplan.models.spec import ModelSpec
 from inferplan.shown import Shown
 from inferplan.units import format_bytes

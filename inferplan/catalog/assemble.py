@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import InferplanError, MissingFactError, UsageError
 from inferplan.estimate.anchoring import with_anchor
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.formats import NATIVE, default_quants, is_file, native_precision, quantised
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.towers import media_of_requests
 from inferplan.fields import Quantity, Real, Switch, Text, ask, part
@@ -31,13 +33,18 @@ from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.spec import Field, Spec
 from inferplan.units import parse_quantity
 from inferplan.work.adapters import Adapters, LoraAsked
-from inferplan.work.formats import WIDE, Format, Precision, find_format, held_by, narrowed, parse_precision, uniform
+from inferplan.work.formats import (
+    GGUF_BLOCKS,
+    WIDE,
+    Format,
+    Precision,
+    find_format,
+    held_by,
+    narrowed,
+    parse_precision,
+)
 from inferplan.work.parallel import MOST_DEGREE, Parallelism
 from inferplan.work.routing import Routing
-
-ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
-NATIVE = "native"
-"""The word for the formats that the released checkpoint stores; the same as none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,29 +167,28 @@ _SHORT = {
 """What people call a format, of all roles and of one: what of GGUF it means, and what to engines that read no GGUF."""
 
 
-def _short(text: str, role: str) -> tuple[str, str | None, str] | None:
-    """Both of a role, and the format of the GGUF files that an engine reads or does not."""
+def _short(text: str, role: str) -> tuple[str, str | None] | None:
+    """Both of a role."""
     found = _SHORT.get(text.lower().strip()) if role in ("quant", "weights", "experts") else None
-    return None if found is None else (*found[role != "quant"], found[0][0])
+    return None if found is None else found[role != "quant"]
 
 
 def quant_meant(text: str, engine: str, gpu: str, role: str = "quant") -> str:
     """The format that a short name (``q4``) means to an engine on a device; any other text as it is."""
     if (short := _short(text, role)) is None:
         return text
-    of_gguf, other, file = short
+    of_gguf, other = short
     runs = load_engine(engine)
-    reads = runs.loads(file, load_hardware(gpu)) or (role == "experts" and runs.experts_alone)
-    return of_gguf if reads else other or text
+    return of_gguf if runs.files_alone or (role == "experts" and runs.experts_alone) else other or text
 
 
 def short_format(text: str, role: str) -> str:
-    """What a short name stands for, in words: ``"w4a16, or q4_k_m where the engine reads GGUF files"``; empty for
+    """What a short name stands for, in words: ``"w4a16, or q4_k_m where the engine reads GGUF files alone"``; empty for
     any other text."""
     if (short := _short(text, role)) is None:
         return ""
-    of_gguf, other, _ = short
-    gguf = f"{of_gguf} where the engine reads GGUF files"
+    of_gguf, other = short
+    gguf = f"{of_gguf} where the engine reads GGUF files alone"
     return f"{gguf} (others have no format of that name)" if other is None else f"{other}, or {gguf}"
 
 
@@ -219,8 +225,9 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
     return with_mask_times(spec.running(flags.applied(defaults), version if note else "", note, version))
 
 
-def usual_engine(model: str, gpu: str) -> str:
-    """The engine where none is named: the one that is usual for a device's maker or a checkpoint's form, else vLLM."""
+def usual_engine(model: str, gpu: str, quant: str | None = None) -> str:
+    """The engine where none is named: the one that is usual for a device's maker or a checkpoint's form, which a GGUF
+    file type is, else vLLM."""
     try:
         device = load_hardware(counted(gpu).gpu)
     except InferplanError:
@@ -231,7 +238,7 @@ def usual_engine(model: str, gpu: str) -> str:
         for one in specs
         if device.vendor in one.usual_for.vendors
         or (one.usual_for.processors and device.memory.dimms)
-        or model.endswith(tuple(one.usual_for.suffixes))
+        or (".gguf" if is_file(quant) else model).endswith(tuple(one.usual_for.suffixes))
     )
     return next(usual, "vllm")
 
@@ -242,14 +249,17 @@ def engines_beside(hardware: HardwareSpec) -> tuple[str, ...]:
     return tuple(one.name for one in specs if hardware.segment in one.usual_for.beside)
 
 
-def usual_engines(models: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
-    """:func:`usual_engine` of every pair. Raises ``UsageError`` where they have several."""
-    usual = {usual_engine(model, gpu): f"{model} on {gpu}" for model in models for gpu in gpus}
+def usual_engines(
+    models: Sequence[str], gpus: Sequence[str], quants: Sequence[str | None] | None = None
+) -> tuple[str, ...]:
+    """:func:`usual_engine` of all of them together. Raises ``UsageError`` where they have several."""
+    every = product(models, gpus, quants or (None,))
+    usual = {usual_engine(*one): f"{one[0]} on {one[1]}" + (f" in {one[2]}" if one[2] else "") for one in every}
     if len(usual) > 1:
         raise UsageError(
             "no engine is the usual one for all of them",
             because="; ".join(f"{engine} for {where}" for engine, where in usual.items()),
-            hint="name the engine (--engine NAME), or fewer devices",
+            hint="name the engine (--engine NAME), or fewer devices or formats",
         )
     return tuple(usual)
 
@@ -304,47 +314,6 @@ def routing_of(asked: float | None = None) -> Routing:
     return Routing(asked=asked, usual=shared_routing().skew, unforeseen=shared_routing().unforeseen)
 
 
-def native_precision(model: ModelSpec) -> Precision:
-    """The formats that the released checkpoint stores."""
-    native = model.native
-    wide = uniform(native.base)
-    given = {role: getattr(native, role, None) for role in ROLES}
-    chosen = {role: find_format(name) for role, name in given.items() if name}
-    if "weights" in chosen and "experts" not in chosen:
-        chosen["experts"] = chosen["weights"]
-    exceptions = tuple(
-        (tensor, find_format(entry.format), frozenset(entry.layers))
-        for entry in native.exceptions
-        for tensor in entry.tensors
-    )
-    return replace(wide, exceptions=exceptions, **chosen)
-
-
-_PACKED = "w4a16"
-"""4-bit weights that kernels widen to 16 bits: AWQ and GPTQ. They need no 4-bit arithmetic."""
-
-
-def default_quants(model: ModelSpec, hardware: HardwareSpec, engine: Engine) -> tuple[str | None, ...]:
-    """The checkpoint's own formats and the narrower ones that device and engine run: fp8 and the maker's 4 bits where
-    the device computes in them; where it has no 4-bit arithmetic, int8 and 4-bit weights (AWQ, GPTQ) that the engine
-    loads there; the usual GGUF files of eight and four bits where it reads those.
-
-    Whether an answer in a narrower format is good enough is not counted here: that is the user's to judge.
-    """
-    native, peaks = native_precision(model), hardware.peak
-    bits = min(native.weights.bits, native.experts.bits)
-    fourth, gguf = "fp4" in peaks, engine.loads("q8_0", hardware)
-    found = {
-        "fp8": "fp8" in peaks and bits >= 16 and not gguf,
-        "int8": "int8" in peaks and bits >= 16 and not fourth and engine.loads("int8", hardware),
-        hardware.four_bits: fourth and bits >= 8,
-        _PACKED: not fourth and bits >= 8 and engine.loads(_PACKED, hardware),
-        "q8_0": bits >= 16 and gguf,
-        "q4_k_m": bits >= 8 and engine.loads("q4_k_m", hardware),
-    }
-    return (None, *(name for name, tried in found.items() if tried))
-
-
 def engine_base(model: ModelSpec, engine: str) -> str:
     """The checkpoint's widest format as the engine runs it where nobody names one: for fp32 the 16 bits it takes."""
     if model.native.base != "fp32" or (narrows := load_engine(engine).narrows) is None:
@@ -367,10 +336,7 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
             hint="leave --quant, --weights and similar options out; --kv is allowed",
         )
     if request.quant is not None:
-        from inferplan.models.gguf_formats import file_precision, is_file_type
-
-        name = request.quant.lower().strip()
-        base = file_precision(model, name) if is_file_type(name) else parse_precision(request.quant, peaks, native)
+        base = _shorthand(request, model, hardware, native)
     if (request.quant or "").lower().strip() not in WIDE:
         base = held_by(base, peaks)
     chosen: dict[str, Any] = {}
@@ -395,12 +361,50 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
     return precision
 
 
+def _shorthand(request: Request, model: ModelSpec, hardware: HardwareSpec, native: str) -> Precision:
+    """The formats of ``--quant``; the 8 bits of a cache are those that the engine keeps.
+
+    Raises ``UsageError`` where another option says another format of the cache.
+    """
+    quant, own = request.quant or NATIVE, dict(request.roles).get("kv")
+    found, engine = quantised(model, quant, hardware, native), load_engine(request.engine)
+    if found.kv.bits == 8 and not engine.keeps(found.kv.name, hardware):
+        found = replace(found, kv=find_format(engine.narrow_cache(hardware) or found.kv.name))
+    if own is not None and "kv" in quant.lower() and find_format(own) != found.kv:
+        raise UsageError(
+            f"--quant {quant} and --kv {own} say two formats of the KV cache",
+            hint=f"--quant {quant.lower().partition('kv')[0]} --kv {own}",
+        )
+    return found
+
+
+def _require_loaded(request: Request, precision: Precision, hardware: HardwareSpec) -> None:
+    """Raise ``UsageError`` for GGUF files where the engine reads none, and for others where it reads those alone."""
+    engine, roles = load_engine(request.engine), dict(request.roles)
+    for role in ("weights", "experts"):
+        fmt: Format = getattr(precision, role)
+        if fmt.bits >= 16 or not (request.quant or role in roles or "weights" in roles):
+            continue
+        file = fmt.name in GGUF_BLOCKS
+        if file and not (engine.loads("gguf", hardware) or (role == "experts" and engine.experts_alone)):
+            model = load_model(request.model)
+            others = [f"--quant {quant}" for quant in default_quants(model, hardware, engine) if quant is not None]
+            usual = usual_engine(request.model, request.gpu, "q8_0")
+            raise UsageError(
+                f"{engine.describe()} reads no GGUF file, and {request.quant or fmt.name} is a format of one",
+                hint=", or ".join([f"--engine {usual}", *others]),
+            )
+        if not file and engine.files_alone:
+            raise UsageError(
+                f"{engine.describe()} reads GGUF files, and {request.quant or fmt.name} is a format of none",
+                hint="--quant q8_0 or q4_k_m, or --engine vllm",
+            )
+
+
 def require_precision(text: str | None) -> None:
     """Raise ``UsageError`` for a shorthand of formats that none has, on any device."""
-    from inferplan.models.gguf_formats import is_file_type
-
     name = (text or NATIVE).lower().strip()
-    if name != NATIVE and not is_file_type(name):
+    if name != NATIVE and not is_file(name):
         parse_precision(name, frozenset())
 
 
@@ -487,6 +491,7 @@ def assemble(
     if any(role == "experts" for role, _ in request.flags.backends):
         require_experts(model, "--backend experts")
     precision = precision_of(request, model, hardware)
+    _require_loaded(request, precision, hardware)
     deployment = Deployment(
         model=model,
         hardware=hardware,
@@ -536,7 +541,7 @@ def _formats_that_run(request: Request, roles: bool, held: tuple[float, float]) 
     named = [name for name in default_quants(model, hardware, engine) if name not in (None, request.quant)]
     wide = next((name for name in WIDE if name in hardware.peak), "")
     tried = {f"--quant {name}": replace(request, quant=name, roles=()) for name in named}
-    if roles and wide and not engine.loads("q8_0", hardware):
+    if roles and wide and not engine.files_alone:
         own = tuple((dict(request.roles) | {"activations": wide}).items())
         tried = {f"--activations {wide}": replace(request, roles=own)} | tried
     for said, one in tried.items():

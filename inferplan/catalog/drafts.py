@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from inferplan.catalog.assemble import Request, assemble, cache_format, native_precision, precision_of
+from inferplan.catalog.assemble import Request, assemble, cache_format, precision_of
 from inferplan.catalog.backends import Backends, with_backends
 from inferplan.catalog.files import load_hardware, load_model, names, read_yaml, validate
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.formats import native_precision
 from inferplan.models.prediction import MTP, DraftModels, draft_models, head_models
 from inferplan.models.spec import DraftHead, ModelSpec
 from inferplan.work.adapters import LoraAsked

@@ -15,7 +15,6 @@ from inferplan.estimate.deployment import Deployment, Offload, Streamed
 from inferplan.estimate.memory import Footprint
 from inferplan.fields import Real, Text, Whole, ask, need
 from inferplan.lists import parse_copies, parse_values
-from inferplan.models.gguf_formats import is_file_type
 from inferplan.models.spec import require_experts
 from inferplan.units import format_bytes, parse_number, parse_quantity
 from inferplan.work.formats import GGUF_BLOCKS
@@ -213,7 +212,7 @@ def _own(host: Deployment, asked: OffloadAsked) -> OwnKernels:
     if not own.flop:
         return own
     name, weights = host.precision.experts.name, host.precision.weights.name
-    if weights in GGUF_BLOCKS and not any(map(is_file_type, engine.checkpoints)):
+    if weights in GGUF_BLOCKS and "gguf" not in engine.checkpoints:
         raise UsageError(
             f"{engine.describe()} reads what the GPU holds from the checkpoint, not in {weights}",
             because="GGUF files are those of the experts alone (--kt-weight-path)",

@@ -9,13 +9,13 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Self
 
-from inferplan.catalog.assemble import NATIVE, native_precision
 from inferplan.catalog.files import config_root, load_model, on_file, spec_of
 from inferplan.errors import UsageError
+from inferplan.estimate.formats import NATIVE, native_precision
 from inferplan.fields import SHARE, need
 from inferplan.models.spec import ModelSpec
 from inferplan.spec import Spec, model_validator
-from inferplan.work.formats import parse_precision
+from inferplan.work.formats import find_format, parse_precision
 
 _REPOSITORY = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)")
 CAUTION_BELOW = 0.97
@@ -158,7 +158,7 @@ def is_own(model: ModelSpec, quant: str | None) -> bool:
         return False
 
 
-def share_kept(model: ModelSpec, quant: str | None) -> tuple[float | None, str]:
+def share_kept(model: ModelSpec, quant: str | None, mean: bool = True) -> tuple[float | None, str]:
     """The lowest share of a published score that a format keeps, and in words with the mean of several: ``"94.5% of
     GSM8K, mean of 4 98.9%"``."""
     if is_own(model, quant):
@@ -167,24 +167,16 @@ def share_kept(model: ModelSpec, quant: str | None) -> tuple[float | None, str]:
     if found is None:
         return None, "none published"
     shares = list(found.shares.values())
-    mean = f", mean of {len(shares)} {sum(shares) / len(shares):.1%}" if len(shares) > 1 else ""
-    return found.lowest, f"{found.lowest_in_words}{mean}"
+    average = f", mean of {len(shares)} {sum(shares) / len(shares):.1%}" if mean and len(shares) > 1 else ""
+    return found.lowest, f"{found.lowest_in_words}{average}"
 
 
 def left_out(model: ModelSpec, quants: Iterable[str | None], share: float | None) -> dict[str, str]:
     """The formats that keep less than a share of any published score, or have none, each with that reason."""
     if share is None:
         return {}
-    low = dict[str, str]()
-    for quant in quants:
-        if quant is None or is_own(model, quant):
-            continue
-        found = published(model, quant)
-        if found is None or found.lowest is None:
-            low[quant] = "none published"
-        elif found.lowest < share:
-            low[quant] = found.lowest_in_words
-    return low
+    kept = {quant: share_kept(model, quant, mean=False) for quant in quants if quant is not None}
+    return {quant: said for quant, (lowest, said) in kept.items() if lowest is None or lowest < share}
 
 
 def require_kept(model: ModelSpec, quants: Iterable[str | None], share: float | None) -> None:
@@ -256,6 +248,10 @@ def _none(model: ModelSpec, quant: str) -> str:
     return f"no evaluation of {model.name} in {quant} is on file"
 
 
-def quality_of_cache(kv: str) -> str:
-    """What is known of answers with a cache in a format; empty where nothing is."""
-    return _file().caches.get(kv, "")
+def cache_line(kv: str | None, share: float | None = None) -> str:
+    """What is known of answers with a cache in the format that was asked for, which ``share`` does not count; empty for
+    none, and for a wide one."""
+    if kv is None or find_format(kv).bits >= 16:
+        return ""
+    known = _file().caches.get(find_format(kv).name, "nothing published is on file")
+    return f"quality with a cache in {kv}: {known}" + ("; --quality counts weights alone" if share else "")

@@ -61,7 +61,7 @@ class ReplicaSpec(Spec):
             quant=self.quant,
             roles=(("kv", self.kv),) if self.kv else (),
             parallel=Parallelism(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp),
-            engine=self.engine or usual_engine(model, self.gpu),
+            engine=self.engine or usual_engine(model, self.gpu, self.quant),
             flags=EngineFlags(
                 memory_fraction=self.gpu_memory_utilization,
                 token_budget=self.max_num_batched_tokens,

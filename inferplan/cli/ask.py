@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import click
 
-from inferplan.catalog.assemble import default_quants, load_engine, usual_engine
+from inferplan.catalog.assemble import load_engine, usual_engine
 from inferplan.catalog.counted import counted, devices_meant
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.people import MOST_LOAD
@@ -19,6 +19,7 @@ from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import WORDS
 from inferplan.errors import InferplanError, UsageError
+from inferplan.estimate.formats import default_quants
 
 
 class Question(NamedTuple):

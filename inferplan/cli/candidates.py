@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from inferplan.catalog.assemble import ROLES, Request
+from inferplan.catalog.assemble import Request
 from inferplan.catalog.counted import counted
 from inferplan.catalog.files import load_hardware
 from inferplan.cli.numbers import Count
 from inferplan.errors import UsageError
+from inferplan.estimate.formats import ROLES
 
 _BRIDGE = "nvlink-bridge"
 

@@ -46,7 +46,7 @@ def compare_command(request: Request, others: tuple[str, ...], batch: BatchAsked
     requests = _requests(request, others)
     changes = ("",) * (len(requests) - len(others)) + others
     alike = [one for one, change in zip(requests, changes) if "engine=" not in change]
-    usual_engines(request.engine, [one.model for one in alike], [one.gpu for one in alike])
+    usual_engines(request.engine, *zip(*((one.model, one.gpu, one.quant) for one in alike), strict=True))
     labels = labels_of(requests)
     for one in requests:
         require_precision(one.quant)

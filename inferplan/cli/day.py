@@ -322,6 +322,7 @@ def _designs(load: _Load, prices: PricesAsked, values: dict[str, Any], others: t
         request.engine,
         [one.model for one, text in zip(requests, ("", *others)) if "engine=" not in text],
         [one.gpu for one, text in zip(requests, ("", *others)) if "engine=" not in text],
+        [one.quant for one, text in zip(requests, ("", *others)) if "engine=" not in text],
     )
     usual: Routing = option_values(DayAsked, values).get("routing", DayAsked.routing)
     routings = [usual, *(way or usual for _, way in routed)]

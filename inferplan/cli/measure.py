@@ -181,10 +181,11 @@ def _where(path: str, rows: int, incomplete: bool) -> str:
 def _require_known(facts: Mapping[str, str], pricing: Pricing) -> None:
     """Raise ``UnknownNameError``, ``SpecError``, ``InputFileError`` or ``UsageError`` for names and constants that
     cannot price: before anything is sent."""
-    from inferplan.catalog.assemble import load_engine, native_precision
+    from inferplan.catalog.assemble import load_engine
     from inferplan.catalog.calibrations import load_calibration
     from inferplan.catalog.files import load_hardware, load_model
     from inferplan.devices.engine import EngineFlags
+    from inferplan.estimate.formats import native_precision
     from inferplan.validation.deploy import engine_of
     from inferplan.validation.names import formats_of_label
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.catalog.assemble import ROLES, Request
+from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import Declared, options_of, with_options
 from inferplan.cli.numbers import Count
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
+from inferplan.estimate.formats import ROLES
 from inferplan.extras import require
 from inferplan.fields import option_values
 from inferplan.files import require_writable, save
@@ -174,21 +175,23 @@ def engine_is_named() -> bool:
 
 def usual_engine(values: dict[str, Any]) -> str:
     """The engine that was named, else the usual one of the model and the device, or of comma lists of them."""
-    models, gpus = (_listed(values[name] or "") for name in ("model", "gpu"))
-    return str(values["engine"]) if engine_is_named() else usual_engines(values["engine"], models, gpus)[0]
+    models, gpus, quants = (_listed(values.get(name) or "") for name in ("model", "gpu", "quant"))
+    return str(values["engine"]) if engine_is_named() else usual_engines(values["engine"], models, gpus, quants)[0]
 
 
 def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def usual_engines(given: str, models: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
+def usual_engines(
+    given: str, models: Sequence[str], gpus: Sequence[str], quants: Sequence[str | None] | None = None
+) -> tuple[str, ...]:
     """The engines that were named (``given``), else the usual one; raises ``UsageError`` where lists have several."""
     from inferplan.catalog import assemble
 
     if engine_is_named() or not (models and gpus):
         return tuple(_listed(given))
-    return assemble.usual_engines(models, gpus)
+    return assemble.usual_engines(models, gpus, quants)
 
 
 def engine_option(text: str, **more: Any) -> Callable[[Command], Command]:

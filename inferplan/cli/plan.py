@@ -223,7 +223,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     space = Space(
         base=_constant(base, values, asked),
         gpus=gpus,
-        engines=usual_engines(values["engine"], (model,), gpus),
+        engines=usual_engines(values["engine"], (model,), gpus, asked.quants),
         most=asked.largest,
         budgets=asked.budgets,
         disaggregate=not (one_pool or any(_of_cadence(values).values())),

@@ -100,7 +100,11 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
             "model": parse_values(models),
             "gpu": parse_values(values["gpu"]),
             "quant": parse_values(values["quant"]) if values["quant"] else [None],
-            "engine": list(usual_engines(values["engine"], parse_values(models), parse_values(values["gpu"]))),
+            "engine": list(
+                usual_engines(
+                    values["engine"], *(parse_values(text or "") for text in (models, values["gpu"], values["quant"]))
+                )
+            ),
             **counts,
             **_spread(values),
         },

@@ -360,11 +360,34 @@ class HostWeights(Spec):
     (:attr:`Windows.tokens`) copies them anew."""
 
 
-class LoadedFormat(Spec):
-    """A format of checkpoints that an engine loads. vendors: makers of devices on which it is seen to; none: any."""
+class EngineFormat(Spec):
+    """A format that an engine is seen to read or to keep. flag: its own name."""
 
+    flag: str = ""
     vendors: list[str] = []
+    """Makers of devices on which it is; none: any."""
+    devices: list[str] = []
+    """Beginnings of their names; none: any."""
+    needs: str = ""
+    """The arithmetic that a device has to have, which tells one generation from the one before: bf16 came with Ampere,
+    fp8 with Ada and Hopper, fp4 with Blackwell."""
+    source: str = ""
+
+    def runs_on(self, hardware: HardwareSpec) -> bool:
+        """Whether it is seen to on a device."""
+        return (
+            (not self.vendors or hardware.vendor in self.vendors)
+            and (not self.devices or hardware.name.startswith(tuple(self.devices)))
+            and (not self.needs or self.needs in hardware.peak)
+        )
+
+
+class Caches(Spec):
+    """The formats of an engine's KV cache beside that of its activations, which it needs not be told; the usual ones
+    first."""
+
     source: str
+    formats: dict[str, EngineFormat]
 
 
 class EngineVersion(Spec):
@@ -380,8 +403,12 @@ class EngineVersion(Spec):
     """The same of its host."""
     batching: Batching | None = None
     """How it fills its steps, where that is not the engine's own."""
-    checkpoints: dict[str, LoadedFormat] | None = None
+    checkpoints: dict[str, EngineFormat] | None = None
     """Formats of checkpoints that it loads, where these are not the engine's own."""
+    caches: Caches | None = None
+    """Formats of its cache, where these are not the engine's own."""
+    makes: dict[str, str] = {}
+    """Formats that it makes of a wide checkpoint as it loads, weights and inputs, and its own names for them."""
     commands: bool = True
     """Whether the options of its command line are known here."""
     kv_rule: KvRule = "of_total"
@@ -691,8 +718,11 @@ class EngineSpec(Spec):
     """Absent where constants of its own kernels are on file, or of no engine that runs the same."""
     devices: RunsOn | None = None
     """Absent where it may run on any."""
-    checkpoints: dict[str, LoadedFormat] = {}
-    """Formats of checkpoints that it loads beside those that it makes itself, by ``--quant``; others are not known."""
+    checkpoints: dict[str, EngineFormat] = {}
+    """Formats of checkpoints that it loads beside those that it makes itself, by ``--quant``, ``gguf`` for all files of
+    llama.cpp; what others it loads is not known."""
+    caches: Caches | None = None
+    """Absent where any format is priced (no engine)."""
     narrows: Narrowing | None = None
     """Absent where it runs a checkpoint of 32 bits as it is, or where nobody has read what it does."""
     batching: Batching = Batching.default()
@@ -770,6 +800,7 @@ class EngineSpec(Spec):
             attention=self.attention,
             devices=self.devices,
             checkpoints=self.checkpoints if defaults.checkpoints is None else defaults.checkpoints,
+            caches=defaults.caches or self.caches,
             batching=defaults.batching or self.batching,
             masks=self.masks,
             beams=self.beams,
@@ -803,7 +834,8 @@ class Engine(Spec):
     exchange: ExchangeRules = ExchangeRules.default()
     attention: AttentionCalls = AttentionCalls.default()
     devices: RunsOn | None = None
-    checkpoints: dict[str, LoadedFormat] = {}
+    checkpoints: dict[str, EngineFormat] = {}
+    caches: Caches | None = None
     narrows: Narrowing | None = None
     batching: Batching = Batching.default()
     masks: MaskFilling | None = None
@@ -832,7 +864,37 @@ class Engine(Spec):
     def loads(self, quant: str, hardware: HardwareSpec) -> bool:
         """Whether it is seen to load checkpoints of a format on such a device."""
         found = self.checkpoints.get(quant)
-        return found is not None and (not found.vendors or hardware.vendor in found.vendors)
+        return found is not None and found.runs_on(hardware)
+
+    @property
+    def files_alone(self) -> bool:
+        """Whether it reads GGUF files and no others."""
+        return [*self.checkpoints] == ["gguf"]
+
+    def caches_on(self, hardware: HardwareSpec) -> list[str]:
+        """The formats of :attr:`caches` that a device has; none where any is priced."""
+        formats = {} if self.caches is None else self.caches.formats
+        return [name for name, one in formats.items() if one.runs_on(hardware)]
+
+    def narrow_cache(self, hardware: HardwareSpec) -> str:
+        """The usual one of 8 bits per element; empty where there is none."""
+        usual = ["fp8"] if self.caches is None else self.caches_on(hardware)
+        return next((name for name in usual if find_format(name).bits == 8), "")
+
+    def keeps(self, kv: str, hardware: HardwareSpec) -> bool:
+        """Whether it keeps a KV cache in a format on such a device."""
+        return self.caches is None or kv in self.caches_on(hardware)
+
+    def require_cache(self, kv: str, hardware: HardwareSpec) -> None:
+        """Raise ``UsageError`` for a cache in a format that it does not keep on such a device."""
+        if self.caches is None or self.keeps(kv, hardware):
+            return
+        one, others = self.caches.formats.get(kv), self.caches_on(hardware)
+        raise UsageError(
+            f"{self.describe()} has no KV cache in {kv}" + ("" if one is None else f" on {hardware.name}"),
+            because=f"it needs arithmetic in {one.needs}" if one is not None and one.needs else "",
+            hint=f"--kv {', '.join(others)}" if others else "leave --kv out",
+        )
 
     def runs_on(self, hardware: HardwareSpec) -> bool:
         """Whether a device is of a maker on whose devices it runs."""

@@ -13,6 +13,7 @@ from inferplan.devices.engine import CADENCE, Engine
 from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.devices.power import PowerCap
 from inferplan.errors import MissingFactError, UsageError
+from inferplan.estimate.formats import names_cache
 from inferplan.estimate.resting import (
     PARTS,
     Kind,
@@ -161,6 +162,8 @@ class Deployment(Shown):
         require_together("deployment", self.features)
         self.engine.require_device(self.hardware)
         self.engine.require_division(self.parallel, self.hardware.name)
+        if names_cache(self.model, self.precision):
+            self.engine.require_cache(self.precision.kv.name, self.hardware)
         if self.parallel.redundant:
             require_experts(self.model, "--redundant-experts")
             if self.parallel.ep == 1:

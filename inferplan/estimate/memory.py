@@ -26,6 +26,7 @@ _CONTEXT_LIMIT = 2**45
 """Longest context searched for a model that states none: at a bit a token more than any device holds."""
 _DP: Field = ("parallel", "dp")
 _SLOTS: Field = ("engine", "tiers", "max_sequences")
+_PAGE: Field = ("engine", "block_size")
 _WEIGHTS: Field = ("number", "memory.weights")
 _ADAPTERS: Field = ("number", "memory.adapters")
 
@@ -100,8 +101,8 @@ class DeviceMemory:
         return self._state(stage)
 
     def _stage_total(self, stage: StageMemory) -> Num:
-        held = stage.weights + stage.adapters + self.draft_weights + self._activations(stage) + self._state(stage)
-        return held + self._reserve(stage)
+        held = stage.weights + stage.adapters + self.draft_weights + self._activations(stage)
+        return held + self._state(stage, pages=True) + self._reserve(stage)
 
     def step(self, name: Naming = plain) -> tuple[Num, Num]:
         """Tokens and sequences of the step that activations are sized for."""
@@ -128,13 +129,22 @@ class DeviceMemory:
         batch, dp = name(self.batch, "batch", "", ("load", "batch")), self.deployment.parallel.dp
         return ceil(batch / name(dp, "dp", "", _DP))
 
-    def _each(self, stage: StageMemory, name: Naming = plain) -> Num:
-        """Bytes that one request keeps."""
+    def _each(self, stage: StageMemory, name: Naming = plain, pages: bool = False) -> Num:
+        """Bytes that one request keeps; ``pages``: with its tokens rounded up to whole ones, as it takes them."""
         if not self.cached:
             return name(0.0, "state of a sequence", "B")
-        context = name(self.context, "tokens of a sequence", "", ("load", "context"))
+        tokens, context = self.context, name(self.context, "tokens of a sequence", "", ("load", "context"))
+        if pages and self._page > 1:
+            page = name(float(self._page), "tokens of a page", "", _PAGE)
+            tokens, context = np.ceil(tokens / self._page) * self._page, ceil(context / page) * page
         own = name(stage.held(context, name=name, sharing=self.sharing), "state of a sequence", "B")
-        return own + self._drafted(self.context) if self._draft is not None else own
+        return own + self._drafted(tokens) if self._draft is not None else own
+
+    @property
+    def _page(self) -> int:
+        """Tokens that the cache takes at once; 1 where nothing in it grows with the context."""
+        grows = self.cached and any(stage.per_token for stage in self.stages)
+        return self.deployment.engine.defaults.block_size if grows else 1
 
     def _drafted(self, context: Num, block: int = 1) -> Num:
         """Bytes that the draft keeps of one sequence, in whole pages of ``block`` tokens."""
@@ -147,8 +157,8 @@ class DeviceMemory:
         own = self.deployment.engine.defaults.tier(self.deployment.hardware).token_budget
         return stage.in_flight(context, float(own) if self.budget is None else self.budget)
 
-    def _state(self, stage: StageMemory, name: Naming = plain) -> Num:
-        kept, flight = self._sequences(name) * self._each(stage, name), self._in_flight(stage, self.context)
+    def _state(self, stage: StageMemory, name: Naming = plain, pages: bool = False) -> Num:
+        kept, flight = self._sequences(name) * self._each(stage, name, pages), self._in_flight(stage, self.context)
         return kept + name(flight, "windows of steps in flight", "B") if np.any(flight) else kept
 
     def _activations(self, stage: StageMemory, name: Naming = plain) -> Num:
@@ -312,7 +322,7 @@ class Footprint(DeviceMemory):
         """The most requests of one rank that a stage's memory holds; where they keep nothing all, or none at all."""
         if not self.deployment.engine.sized_for_batch and not (self.cached and stage.caches):
             return np.inf if self.pool(stage) >= 0 else 0.0
-        each = self._each(stage, name)
+        each = self._each(stage, name, pages=True)
         if self.deployment.engine.sized_for_batch:
             activations = stage.activations(*self._widest(name), name)
             each = each + name(activations, "activations of a sequence", "B")
@@ -330,12 +340,6 @@ class Footprint(DeviceMemory):
         limit, page = limit if self.host is None else int(min(limit, self.host.max_context())), self._page
         longest = min(self._longest(self.stages, -(-limit // page) * page) // page * page, limit)
         return longest if self.deployment.model.max_context or longest < _CONTEXT_LIMIT else np.inf
-
-    @property
-    def _page(self) -> int:
-        """Tokens that the cache takes at once; 1 where nothing in it grows with the context."""
-        grows = self.cached and any(stage.per_token for stage in self.stages)
-        return self.deployment.engine.defaults.block_size if grows else 1
 
     def _longest(self, stages: Sequence[StageMemory], high: int) -> int:
         """The longest context up to ``high`` that the pools of some stages hold, by bisection."""
@@ -467,7 +471,7 @@ class Footprint(DeviceMemory):
         endless = name_term(np.inf, "no limit of memory")
         tightest = min(found, key=lambda term: float(term.value), default=endless)
         if self._page > 1 and tightest is not endless:
-            page = name_term(float(self._page), "tokens of a page", "", ("engine", "block_size"))
+            page = name_term(float(self._page), "tokens of a page", "", _PAGE)
             tightest = floor(tightest / page) * page
         term: Term = name_term(np.minimum(tightest, limit), "max_context", "tokens")
         return term

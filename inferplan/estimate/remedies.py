@@ -10,9 +10,9 @@ import numpy as np
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InferplanError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.formats import default_quants, quantised
 from inferplan.estimate.memory import Footprint
-from inferplan.models.gguf_formats import file_precision, is_file_type
-from inferplan.work.formats import find_format, parse_precision
+from inferplan.work.formats import find_format
 
 _WIDEST = 64
 """The largest tensor parallelism that is offered to a load that does not fit."""
@@ -25,12 +25,8 @@ def what_would_fit(footprint: Footprint) -> str:
     hints = [f"--batch {best}"] if best >= 1 else []
     wider = _wider(footprint, deployment)
     hints += [wider] if wider else []
-    precision, fp8, files = (
-        deployment.precision,
-        find_format("fp8"),
-        deployment.engine.loads("q8_0", deployment.hardware),
-    )
-    if not files and min(precision.weights.bits, precision.experts.bits) > fp8.bits:
+    precision, fp8 = deployment.precision, find_format("fp8")
+    if not deployment.engine.files_alone and min(precision.weights.bits, precision.experts.bits) > fp8.bits:
         narrow = replace(deployment, precision=replace(precision, weights=fp8, experts=fp8, exceptions=()))
         if _would_fit(footprint, narrow):
             hints.append("--weights fp8")
@@ -46,18 +42,14 @@ def what_would_fit(footprint: Footprint) -> str:
 
 def _narrower(footprint: Footprint, deployment: Deployment) -> list[str]:
     """The widest format under 16 bits in which it fits, of those that its engine is seen to load on that device."""
-    model, hardware, engine = deployment.model, deployment.hardware, deployment.engine
-    if model.native.packed:
-        return []
-    for name in ("q8_0", "q4_k_m", "w4a16"):
-        if not engine.loads(name, hardware):
-            continue
-        precision = (
-            file_precision(model, name) if is_file_type(name) else parse_precision(name, frozenset(hardware.peak))
-        )
-        if precision.weights.bits < deployment.precision.weights.bits and _would_fit(
-            footprint, replace(deployment, precision=precision)
+    model, hardware, own = deployment.model, deployment.hardware, deployment.precision
+    for name in default_quants(model, hardware, deployment.engine) if not model.native.packed else ():
+        if (
+            name is None
+            or (found := quantised(model, name, hardware, model.native.base)).weights.bits >= own.weights.bits
         ):
+            continue
+        if _would_fit(footprint, replace(deployment, precision=replace(found, kv=own.kv))):
             return [f"--quant {name}"]
     return []
 

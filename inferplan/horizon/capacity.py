@@ -56,7 +56,7 @@ class Capacities:
                 hint="rate: 12 of the replica, or model, prompt, output and a limit of the model and gpu of the kind",
             )
         assert one.model is not None and one.prompt is not None and one.output is not None
-        engine = usual_engine(one.model, machine.gpu)
+        engine = usual_engine(one.model, machine.gpu, one.replicas[kind].quant)
         request = Request(
             model=one.model,
             gpu=machine.gpu,

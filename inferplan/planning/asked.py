@@ -8,12 +8,13 @@ from functools import partial
 from math import inf, prod
 from typing import Any, get_args
 
-from inferplan.catalog.assemble import NATIVE, Request, precision_of
+from inferplan.catalog.assemble import Request, precision_of
 from inferplan.catalog.counted import Counted, counted_device
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.quality import QUALITY
 from inferplan.errors import UsageError
+from inferplan.estimate.formats import NATIVE
 from inferplan.fields import Quantity, Real, Switch, Text, Whole, Words, ask
 from inferplan.lists import parse_copies, parse_counts, parse_values
 from inferplan.money import Money, read_cost

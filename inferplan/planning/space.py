@@ -14,10 +14,8 @@ from inferplan.catalog.assemble import (
     adapters_asked,
     assemble,
     bridges,
-    default_quants,
     load_anchor,
     load_engine,
-    native_precision,
     precision_of,
     with_host_memory,
 )
@@ -33,6 +31,7 @@ from inferplan.devices.releases import REDUCED, role_of
 from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.anchoring import system_of, with_anchor
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.formats import default_quants, native_precision
 from inferplan.features import require_together, those
 from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.planning.adapters import with_slots

@@ -10,7 +10,7 @@ from inferplan.answers.division import tpot_of
 from inferplan.answers.fit import FitAsked, FitOption, Fits, Fitting, bill_of, first_choices, requests_in_words
 from inferplan.catalog.assemble import parse_memory
 from inferplan.catalog.bills import Bill
-from inferplan.catalog.quality import floor_line, is_own, share_kept
+from inferplan.catalog.quality import cache_line, floor_line, is_own, share_kept
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import most_layers
 from inferplan.figures import Figure, record, side_by_side, text
@@ -97,7 +97,12 @@ def quality_notes(model: ModelSpec, options: Iterable[FitOption], asked: FitAske
     """What the quality of a format is, and which formats a least one leaves out."""
     quants = dict.fromkeys(option.quant for option in options)
     said = [QUALITY_NOTE] if any(not is_own(model, quant) for quant in quants) else []
-    return [*said, *filter(None, [floor_line(model, quants, asked.quality)])]
+    return [*said, *quality_lines(model, quants, asked)]
+
+
+def quality_lines(model: ModelSpec, quants: Iterable[str | None], asked: FitAsked) -> list[str]:
+    """Which formats a least quality leaves out, and what is known of the cache that was asked for."""
+    return [*filter(None, [floor_line(model, quants, asked.quality), cache_line(asked.kv, asked.quality)])]
 
 
 def of_people(report: Report, asked: FitAsked) -> Report:
@@ -351,8 +356,8 @@ def _timed(fitting: Fitting, seconds: float | None) -> list[list[str]]:
 def _memory_notes(fitting: Fitting, quant: str | None) -> list[str]:
     """What else was asked of the format, what the sizes rest on, and how long a start reads."""
     deployment, asked = fitting.deployment, fitting.asked
-    floor = "" if asked is None else floor_line(deployment.model, [quant], asked.quality)
-    lines = [*_fewer_do_not(fitting), *filter(None, [floor]), *deployment.model_lines]
+    said = [] if asked is None else quality_lines(deployment.model, [quant], asked)
+    lines = [*_fewer_do_not(fitting), *said, *deployment.model_lines]
     return [*lines, *deployment.hardware.size_lines, start_line(deployment)]
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
 from inferplan.catalog.bills import STATED, Bill, no_month
 from inferplan.catalog.quality import (
+    cache_line,
     floor_line,
     is_own,
     quality_in_short,
     quality_of,
-    quality_of_cache,
     quantised_checkpoint,
 )
 from inferplan.devices.constants import late_share
@@ -184,7 +184,7 @@ def notes(plan: Plan, command: str | None = None) -> list[str]:
         native_line(plan),
         apart_line(plan),
         format_line(plan),
-        cache_line(plan),
+        cache_line(dict(plan.option.request.roles).get("kv"), plan.question.space.quality),
         floor_line(plan.option.deployment.model, space.all_quants, space.quality),
         confidence_line(plan),
         unknown_line(plan),
@@ -525,13 +525,6 @@ def quality_headline(plan: Plan) -> str:
     """What answers keep of the original's scores, in short; empty in the checkpoint's own format."""
     quant, model = plan.option.request.quant, plan.option.deployment.model
     return "" if quant is None or is_own(model, quant) else quality_in_short(model, quant)
-
-
-def cache_line(plan: Plan) -> str:
-    """What is known of answers with the cache in the format that was asked for; empty without one."""
-    kv = dict(plan.option.request.roles).get("kv")
-    known = "" if kv is None else quality_of_cache(kv)
-    return f"quality with a cache in {kv}: {known}" if known else ""
 
 
 def context_line(plan: Plan) -> str:

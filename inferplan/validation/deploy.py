@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from inferplan.answers.drafting import measured_drafting
-from inferplan.catalog.assemble import native_precision, require_precision, routing_of
+from inferplan.catalog.assemble import require_precision, routing_of
 from inferplan.catalog.backends import Backends, with_backends
 from inferplan.catalog.calibrations import load_calibration, load_kernels
 from inferplan.catalog.drafts import head_beside
@@ -18,6 +18,7 @@ from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.formats import native_precision
 from inferplan.models.gguf_formats import file_precision, is_file_type
 from inferplan.models.spec import ModelSpec
 from inferplan.serving.techniques.speculation import PLAIN, Speculation

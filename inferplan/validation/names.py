@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from inferplan.catalog.assemble import native_precision
 from inferplan.catalog.files import find, load_hardware, load_model
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import InferplanError
+from inferplan.estimate.formats import native_precision
 from inferplan.work.formats import Precision, parse_precision
 
 _WEIGHT_ONLY = 4

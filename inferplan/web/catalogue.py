@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan import __version__
-from inferplan.catalog.assemble import native_precision
 from inferplan.catalog.files import load, load_hardware, load_model, names
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.devices.engine import EngineSpec
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import InferplanError
+from inferplan.estimate.formats import native_precision
 from inferplan.models.spec import ModelSpec
 from inferplan.reports.glossary import WORDS
 from inferplan.work.formats import FORMATS

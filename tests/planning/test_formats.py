@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 from yaml import safe_load
 
-from inferplan.catalog.assemble import Request, default_quants, load_engine
+from inferplan.catalog.assemble import Request, load_engine
 from inferplan.catalog.files import config_root, load_hardware, load_model
 from inferplan.catalog.price_lists import price_book
 from inferplan.catalog.quality import published, quality_in_short, quality_of, quantised_checkpoint, sister
 from inferplan.errors import UsageError
+from inferplan.estimate.formats import default_quants
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan

@@ -43,9 +43,7 @@ def atom(launch: Launch) -> list[str]:
     flags += [] if launch.context is None else ["--max-model-len", str(launch.context)]
     flags += ["--gpu-memory-utilization", f"{launch.fraction:g}"]
     flags += [] if asked.block_size is None else ["--block-size", str(asked.block_size)]
-    kv = kv_dtype(launch, {"fp8": "fp8", "bf16": "bf16"})
-    flags += ["--kv_cache_dtype", "bf16" if kv == "auto" else kv]
-    return flags + _drafts(launch)
+    return [*flags, "--kv_cache_dtype", kv_dtype(launch, "bf16"), *_drafts(launch)]
 
 
 def _ranks(launch: Launch) -> list[str]:

@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 
 from inferplan.answers.emit.replica import Launch
-from inferplan.catalog.assemble import Request, native_precision
+from inferplan.catalog.assemble import Request
 from inferplan.catalog.files import variant
 from inferplan.catalog.quality import quantised_checkpoint
 from inferplan.devices.engine import Engine
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.formats import native_precision
 from inferplan.models.spec import YARN, ModelSpec
 
 _REPOSITORY = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)")
@@ -27,20 +28,6 @@ _WRITTEN_BY = {
     "mxfp4": "Quark or compressed-tensors",
 }
 """What writes checkpoints in a format."""
-ONLINE = {
-    ("vllm", "0.18"): "fp8",
-    ("vllm", "0.20"): "fp8",
-    ("vllm", "0.33"): "fp8_per_tensor",
-    ("sglang", "0.5"): "fp8",
-}
-"""The ``--quantization`` that makes fp8 weights and inputs of a wide checkpoint as it loads.
-
-vLLM 0.33.0 refuses ``fp8`` for it (``quantization/fp8.py:108``) and names ``fp8_per_tensor``.
-"""
-
-
-_NO_GGUF = {("vllm", "0.33"), ("trtllm", "1.0")}
-"""Engines that read no GGUF file: vLLM 0.33.0 has no ``gguf`` in ``quantization/__init__.py`` any more."""
 
 
 def repository(name: str, model: ModelSpec, chat: bool = False) -> str:
@@ -146,7 +133,7 @@ def _online(deployment: Deployment, engine: Engine) -> str | None:
     fp8 = {precision.weights.name, precision.experts.name, precision.activations.name} == {"fp8"}
     wide = native.weights == native.base == native.experts
     rest = precision.embedding == native.embedding and precision.head == native.head and not precision.exceptions
-    return ONLINE.get((engine.name, engine.defaults.version)) if fp8 and wide and rest else None
+    return engine.defaults.makes.get("fp8") if fp8 and wide and rest else None
 
 
 def held(request: Request, deployment: Deployment) -> list[str]:
@@ -181,11 +168,11 @@ def checkpoint(launch: Launch) -> str:
     engine, precision = launch.deployment.engine, launch.deployment.precision
     if launch.named or lacking is None:
         found = launch.named or repository(launch.request.model, launch.deployment.model, launch.chat)
-        if found.endswith(".gguf") and (engine.name, engine.defaults.version) in _NO_GGUF:
+        if found.endswith(".gguf") and not engine.loads("gguf", launch.deployment.hardware):
             raise UsageError(f"{engine.describe()} reads no GGUF file", hint="emit llama.cpp, or --checkpoint ORG/NAME")
         return found
     because = f"{engine.describe()} does not make it of the released checkpoint as it loads"
-    flag = ONLINE.get((engine.name, engine.defaults.version))
+    flag = engine.defaults.makes.get("fp8")
     if flag and precision.weights.name == "fp8" and precision.activations.name != "fp8":
         because = f"--quantization {flag} makes the inputs fp8 too, and here they are {precision.activations.name}"
     raise UsageError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inferplan.answers.emit.checkpoint import checkpoint
-from inferplan.answers.emit.replica import Launch
+from inferplan.answers.emit.replica import Launch, kv_dtype
 from inferplan.errors import UsageError
 
 TAKES = frozenset(
@@ -11,19 +11,15 @@ TAKES = frozenset(
     | {"model.yarn", "offload.gpu_layers", "offload.cpu_moe_layers"}
 )
 PORT = 8080
-_KV = {"fp16": "f16", "bf16": "bf16", "fp32": "f32"}
-_KV |= {name: name for name in ("q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")}
 
 
 def llama_cpp(launch: Launch) -> list[str]:
-    """``llama-server``. Raises ``UsageError`` for a cache format it lacks, pools of their own, and a context that is
-    not known: it is the memory that is set aside at the start.
+    """``llama-server``. Raises ``UsageError`` for pools of their own, and a context that is not known: it is the memory
+    that is set aside at the start.
 
     A checkpoint that is no ``.gguf`` file is a repository that holds one: ``-hf ORG/NAME[:QUANT]``.
     """
-    kv = launch.deployment.precision.kv.name
-    if kv not in _KV:
-        raise UsageError(f"llama.cpp has no KV cache in {kv}", hint=f"--kv {', '.join(_KV)}")
+    kv = kv_dtype(launch, None)
     if launch.role:
         raise UsageError("llama.cpp has no pools of its own for prompts and decodes", hint="--aggregated")
     if launch.context is None:
@@ -33,7 +29,7 @@ def llama_cpp(launch: Launch) -> list[str]:
     flags += ["-c", str(launch.context * launch.sequences), "-np", str(launch.sequences)]
     if (yarn := launch.yarn) is not None:
         flags += ["--rope-scaling", "yarn", "--rope-scale", f"{yarn.factor:g}", "--yarn-orig-ctx", str(yarn.original)]
-    flags += [*_layers(launch), "-b", str(launch.token_budget), "-ctk", _KV[kv], "-ctv", _KV[kv]]
+    flags += [*_layers(launch), "-b", str(launch.token_budget), "-ctk", kv, "-ctv", kv]
     return flags + (["-sm", "layer"] if launch.deployment.parallel.pp > 1 else [])
 
 

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.formats import names_cache
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.remedies import what_would_fit
 from inferplan.estimate.run import sides_error
@@ -188,20 +189,15 @@ def refuse_degrees(launch: Launch, **degrees: str) -> None:
             raise UsageError(f"--{name} cannot be written as flags of {engine}", hint=hint)
 
 
-def kv_dtype(launch: Launch, names: dict[str, str]) -> str:
-    """The name that an engine gives the format of the cache, ``"auto"`` for that of the activations.
-
-    names: the engine's name of each format it has. Raises ``UsageError`` for a format that is not among them.
-    """
-    kv, base = launch.deployment.precision.kv, launch.deployment.precision.base
-    if kv == base and launch.deployment.model.native.kv in (None, base.name):
-        return "auto"
-    if kv.name not in names:
-        raise UsageError(
-            f"{launch.deployment.engine.describe()} has no KV cache in {kv.name} that is modelled here",
-            hint=f"--kv {' or '.join(names)}",
-        )
-    return names[kv.name]
+def kv_dtype(launch: Launch, unnamed: str | None = "auto") -> str:
+    """The name that its engine gives the format of the cache; ``unnamed`` for that of the activations, where it is not
+    ``None``."""
+    deployment, engine, kv = launch.deployment, launch.deployment.engine, launch.deployment.precision.kv.name
+    if unnamed is not None and not names_cache(deployment.model, deployment.precision):
+        return unnamed
+    engine.require_cache(kv, deployment.hardware)
+    assert engine.caches is not None  # no engine is not started
+    return engine.caches.formats[kv].flag
 
 
 def dtype(launch: Launch) -> str | None:

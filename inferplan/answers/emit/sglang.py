@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from inferplan.answers.emit.checkpoint import checkpoint, draft_checkpoint, online
 from inferplan.answers.emit.replica import Launch, dtype, head_of, kv_dtype, refuse_degrees
-from inferplan.catalog.assemble import native_precision
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Offload, moe_parts
+from inferplan.estimate.formats import native_precision
 from inferplan.models.prediction import MTP
 
 TAKES = frozenset(
@@ -39,7 +39,6 @@ METHODS = {"q4_k": _GGUF, "q8_0": _GGUF, "fp8-block": _NATIVE}
 _FOLDER = {_GGUF: "${KT_WEIGHTS:?folder with the GGUF files of the experts}"}
 _FOLDER |= {_NATIVE: "${KT_WEIGHTS:?folder of the checkpoint}"}
 _HEADS = {MTP: "NEXTN", "eagle": "EAGLE", "eagle3": "EAGLE3"}
-_KV = {"fp8": "fp8_e4m3", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "bf16": "bf16"}
 
 
 def sglang(launch: Launch) -> list[str]:
@@ -80,7 +79,7 @@ def sglang(launch: Launch) -> list[str]:
     flags += ["--chunked-prefill-size", str(launch.token_budget * parallel.dp)]
     flags += ["--mem-fraction-static", f"{launch.fraction:g}"]
     flags += [] if asked.block_size is None else ["--page-size", str(asked.block_size)]
-    flags += ["--kv-cache-dtype", kv_dtype(launch, _KV)]
+    flags += ["--kv-cache-dtype", kv_dtype(launch)]
     made, base = online(launch), dtype(launch)
     flags += ["--quantization", made] if made and not launch.holds else []
     flags += ["--dtype", base] if base else []

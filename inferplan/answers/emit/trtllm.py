@@ -23,7 +23,7 @@ def trtllm_config(launch: Launch) -> dict[str, Any]:
     (``cache_transceiver_config``); one that computes prompts cannot overlap its scheduler with that
     (``examples/disaggregated/README.md``)."""
     config: dict[str, Any] = {}
-    kv, block, base = kv_dtype(launch, {"fp8": "fp8"}), launch.request.flags.block_size, dtype(launch)
+    kv, block, base = kv_dtype(launch), launch.request.flags.block_size, dtype(launch)
     cache: dict[str, Any] = {} if kv == "auto" else {"dtype": kv}
     cache |= {"tokens_per_block": block} if block is not None else {}
     if cache:

@@ -22,15 +22,8 @@ PORT = 8000
 SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 """The address at which the other servers of the pools reach this one's cache (``vllm/envs.py``)."""
 ROUTER = "vllm-router 0.1.17"
-_KV = {"fp8": "fp8", "fp8-ds-mla": "fp8_ds_mla", "bf16": "bfloat16", "fp16": "float16"}
-_KV_OF_VERSION = {
-    "0.18": _KV,
-    "0.20": _KV | {"nvfp4": "nvfp4", "fp8-token-head": "fp8_per_token_head", "int8-token-head": "int8_per_token_head"},
-}
 _HEADS = ("eagle", "eagle3", "dflash", "dspark")
 """``method`` of heads in checkpoints of their own (``config/speculative.py:74``)."""
-_KV_OF_VERSION["0.33"] = _KV_OF_VERSION["0.20"] | {"int4-token-head": "int4_per_token_head"}
-"""``CacheDType`` of ``config/cache.py`` of each version."""
 
 
 def vllm(launch: Launch) -> list[str]:
@@ -72,7 +65,7 @@ def vllm(launch: Launch) -> list[str]:
     flags += ["--cpu-offload-gb", f"{away:g}"] if away else []
     flags += [] if asked.block_size is None else ["--block-size", str(asked.block_size)]
     if not launch.deployment.model.encodes:  # by its class vLLM takes the runner that pools, which keeps no cache
-        flags += ["--kv-cache-dtype", kv_dtype(launch, _KV_OF_VERSION[launch.deployment.engine.defaults.version])]
+        flags += ["--kv-cache-dtype", kv_dtype(launch)]
     made, base = online(launch), dtype(launch)
     flags += ["--quantization", made] if made and not launch.holds else []
     flags += ["--dtype", base] if base else []
