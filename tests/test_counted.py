@@ -172,7 +172,7 @@ def test_the_longest_context_is_a_hint_that_fits() -> None:
     said = re.search(r"--context (\d+);", refused.value.hint or "")
     assert said is not None and 6000 < int(said[1]) < 6400
     held = fit_on("qwen3-32b", "rtx-4090", FitAsked(quant="w4a16", most=1, context=int(said[1])), price_book())
-    assert int(held.footprint.kv_pool // (64 * 2 * 8 * 128 * 2)) == int(said[1])
+    assert int(held.footprint.kv_pool // (64 * 2 * 8 * 128 * 2 * 16)) * 16 == int(said[1])
 
 
 def test_a_format_said_instead_of_missing_arithmetic_fits() -> None:

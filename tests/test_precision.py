@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from inferplan.catalog.assemble import Request, assemble, cache_format
+from inferplan.catalog.assemble import Request, assemble, cache_format, usual_engine
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.errors import MissingFactError, UnknownNameError, UsageError
 from inferplan.estimate.phase import run_step
@@ -203,7 +203,8 @@ def test_a_narrowed_checkpoint_is_read_as_it_is_stored() -> None:
 @for_each("quant", [None, "bf16", "fp16", "int8", "fp8", "nvfp4", "w4a8", "q4_k_m"])
 def test_a_hint_works_when_followed(gpu: str, quant: str | None) -> None:
     """A format that is refused for want of arithmetic runs in the one that the refusal names."""
-    asked = Request(model="llama-3.1-8b", gpu=gpu, quant=quant, ideal=True)
+    engine = usual_engine("llama-3.1-8b", "h100-sxm", quant)
+    asked = Request(model="llama-3.1-8b", gpu=gpu, quant=quant, engine=engine, ideal=True)
     try:
         assemble(asked)
     except MissingFactError as error:
@@ -212,7 +213,7 @@ def test_a_hint_works_when_followed(gpu: str, quant: str | None) -> None:
             return
         option, value = re.search(r"--(quant|activations) (\w+)", error.hint or "").groups()  # type: ignore[union-attr]
         followed = {"quant": value} if option == "quant" else {"quant": quant, "roles": ((option, value),)}
-        fields = {"model": asked.model, "gpu": gpu, "ideal": True}
+        fields = {"model": asked.model, "gpu": gpu, "engine": engine, "ideal": True}
         step = run_step(assemble(Request(**(fields | followed))), decode(1.0, 128.0))  # type: ignore[arg-type]
         assert float(step.time) > 0.0
 

@@ -378,7 +378,7 @@ def _shorthand(request: Request, model: ModelSpec, hardware: HardwareSpec, nativ
     return found
 
 
-def _require_loaded(request: Request, precision: Precision, hardware: HardwareSpec) -> None:
+def _require_loaded(request: Request, model: ModelSpec, hardware: HardwareSpec, precision: Precision) -> None:
     """Raise ``UsageError`` for GGUF files where the engine reads none, and for others where it reads those alone."""
     engine, roles = load_engine(request.engine), dict(request.roles)
     for role in ("weights", "experts"):
@@ -387,12 +387,13 @@ def _require_loaded(request: Request, precision: Precision, hardware: HardwareSp
             continue
         file = fmt.name in GGUF_BLOCKS
         if file and not (engine.loads("gguf", hardware) or (role == "experts" and engine.experts_alone)):
-            model = load_model(request.model)
-            others = [f"--quant {quant}" for quant in default_quants(model, hardware, engine) if quant is not None]
-            usual = usual_engine(request.model, request.gpu, "q8_0")
+            usual = [f"--engine {usual_engine(request.model, request.gpu, 'q8_0')}"]
+            usual += [f"--quant {one}" for one in default_quants(model, hardware, engine) if one is not None]
+            experts = [f"--experts {fmt.name} without --quant", f"--engine {engine.name}@0.2, which reads whole files"]
             raise UsageError(
                 f"{engine.describe()} reads no GGUF file, and {request.quant or fmt.name} is a format of one",
-                hint=", or ".join([f"--engine {usual}", *others]),
+                because="GGUF files are those of the experts alone (--kt-weight-path)" if engine.experts_alone else "",
+                hint=", or ".join(experts if engine.experts_alone else usual),
             )
         if not file and engine.files_alone:
             raise UsageError(
@@ -491,7 +492,7 @@ def assemble(
     if any(role == "experts" for role, _ in request.flags.backends):
         require_experts(model, "--backend experts")
     precision = precision_of(request, model, hardware)
-    _require_loaded(request, precision, hardware)
+    _require_loaded(request, model, hardware, precision)
     deployment = Deployment(
         model=model,
         hardware=hardware,

@@ -17,7 +17,6 @@ from inferplan.fields import Real, Text, Whole, ask, need
 from inferplan.lists import parse_copies, parse_values
 from inferplan.models.spec import require_experts
 from inferplan.units import format_bytes, parse_number, parse_quantity
-from inferplan.work.formats import GGUF_BLOCKS
 
 MOST_GIB = 4096
 """GiB of a host that can lie beside one GPU."""
@@ -211,13 +210,7 @@ def _own(host: Deployment, asked: OffloadAsked) -> OwnKernels:
         raise UsageError(f"{engine.name} computes experts alone on the host", hint="leave --gpu-layers out")
     if not own.flop:
         return own
-    name, weights = host.precision.experts.name, host.precision.weights.name
-    if weights in GGUF_BLOCKS and "gguf" not in engine.checkpoints:
-        raise UsageError(
-            f"{engine.describe()} reads what the GPU holds from the checkpoint, not in {weights}",
-            because="GGUF files are those of the experts alone (--kt-weight-path)",
-            hint=f"--experts {name} without --quant, or --engine {engine.name}@0.2, which reads whole files",
-        )
+    name = host.precision.experts.name
     if name not in own.flop:
         raise UsageError(
             f"how fast {engine.name} multiplies by experts in {name} on a host is not on file",

@@ -346,11 +346,11 @@ def test_what_trtllm_has_no_flag_for_is_in_its_file() -> None:
 
 
 def test_a_format_of_the_cache_belongs_to_a_version() -> None:
-    """CacheDType of config/cache.py: nvfp4 since 0.20.2, not in 0.18.1."""
+    """CacheDType of config/cache.py has nvfp4 since 0.20.2, whose flashinfer.py raises for it."""
     narrow = (("kv", "nvfp4"),)
-    assert flags_of(request("vllm@0.20", roles=narrow), context=4096)["--kv-cache-dtype"] == "nvfp4"
-    with pytest.raises(UsageError, match=r"vllm 0.18 has no KV cache in nvfp4"):
-        command(launch(request("vllm@0.18", roles=narrow), context=4096))
+    assert flags_of(request("vllm@0.33", roles=narrow), context=4096)["--kv-cache-dtype"] == "nvfp4"
+    with pytest.raises(UsageError, match=r"vllm 0.20 has no KV cache in nvfp4"):
+        command(launch(request("vllm@0.20", roles=narrow), context=4096))
 
 
 # --- nodes

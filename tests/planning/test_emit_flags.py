@@ -16,8 +16,7 @@ from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Launch, Pools, launch, manifest, script
 from inferplan.answers.emit.benchmark import benchmark
 from inferplan.answers.emit.engines import command, over_nodes
-from inferplan.answers.emit.vllm import _KV_OF_VERSION
-from inferplan.catalog.assemble import Request
+from inferplan.catalog.assemble import Request, load_engine
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.devices.anchors import AnchorLoad
 from inferplan.devices.engine import EngineFlags
@@ -65,11 +64,11 @@ VLLM_VALUES = {
     ("0.18", "--kv-cache-dtype"): {"auto", "float16", "bfloat16", "fp8", "fp8_ds_mla"},
     ("0.20", "--kv-cache-dtype"): {
         *{"auto", "float16", "bfloat16", "fp8", "fp8_ds_mla"},
-        *{"int8_per_token_head", "fp8_per_token_head", "nvfp4"},
+        *{"int8_per_token_head", "fp8_per_token_head"},
     },
     ("0.33", "--kv-cache-dtype"): {
         *{"auto", "float16", "bfloat16", "fp8", "fp8_ds_mla"},
-        *{"int4_per_token_head", "int8_per_token_head", "fp8_per_token_head", "nvfp4"},
+        *{"int8_per_token_head", "fp8_per_token_head", "nvfp4"},
     },
     # vllm/model_executor/layers/quantization/fp8.py: Fp8OnlineLinearMethod at 188 (0.18.1) and 182 (0.20.2);
     # 0.33.0 refuses it at 108 and names fp8_per_tensor, which vllm/config/quantization.py:196 has
@@ -242,7 +241,9 @@ def test_every_flag_is_in_the_source_of_its_version(engine: str) -> None:
 
 @for_each("version", ["0.18", "0.20", "0.33"])
 def test_formats_of_the_cache_are_those_of_the_version(version: str) -> None:
-    assert set(_KV_OF_VERSION[version].values()) | {"auto"} == VLLM_VALUES[version, "--kv-cache-dtype"]
+    caches = load_engine(f"vllm@{version}").caches
+    assert caches is not None
+    assert {one.flag for one in caches.formats.values()} | {"auto"} == VLLM_VALUES[version, "--kv-cache-dtype"]
 
 
 def on_mi355x(version: str = "", **changes: Any) -> Launch:

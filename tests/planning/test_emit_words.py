@@ -17,6 +17,7 @@ from inferplan.answers.emit import engines, nodes, options, pools, replica, sgla
 from inferplan.answers.emit.atom import atom
 from inferplan.answers.emit.llama_cpp import llama_cpp
 from inferplan.answers.emit.trtllm import trtllm, trtllm_config
+from inferplan.catalog.assemble import load_engine
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.work.formats import find_format
 from tests.cases import for_each
@@ -48,14 +49,16 @@ def launch(engine: str = "vllm", version: str = "0.33", **more: Any) -> Any:
     asked = SimpleNamespace(**flags | more.pop("asked", {}))
     model = {"name": "m", "encodes": False, "encoder": None, "has_experts": True, "native": NATIVE, "tied": False,
              "sequence": ("a layer", "another")}  # fmt: skip
+    of = load_engine(f"vllm@{version}" if engine == "vllm" else engine)
     deployment = SimpleNamespace(
         parallel=parallel,
         engine=SimpleNamespace(
             name=engine,
-            defaults=SimpleNamespace(version=version, commands=True),
+            defaults=SimpleNamespace(version=version, commands=True, makes=of.defaults.makes),
             describe=lambda: f"{engine} {version}",
+            caches=of.caches, require_cache=of.require_cache, loads=of.loads,
         ),
-        hardware=SimpleNamespace(name="h100", vendor=more.pop("vendor", "NVIDIA")),
+        hardware=SimpleNamespace(name="h100", vendor=more.pop("vendor", "NVIDIA"), peak={"bf16": 1.0, "fp8": 2.0}),
         model=SimpleNamespace(**model | more.pop("model", {})), precision=more.pop("precision", formats()),
         lora=more.pop("lora", None), offload=more.pop("offload", None),
     )  # fmt: skip
@@ -425,14 +428,14 @@ def test_formats_of_activations_and_cache() -> None:
     assert replica.dtype(launch(precision=whole, model={"native": wide})) == "float32"
     with pytest.raises(UsageError, match="runs weights in fp8"):
         replica.dtype(launch(precision=formats(base="fp32", weights="fp8")))
-    names = {"fp8": "e4m3", "bf16": "wide"}
-    for held, kv, name in ((None, "bf16", "auto"), ("bf16", "bf16", "auto"), ("fp8", "bf16", "wide"),
-                           (None, "fp8", "e4m3")):  # fmt: skip
+    for held, kv, name in ((None, "bf16", "auto"), ("bf16", "bf16", "auto"), ("fp8", "bf16", "bf16"),
+                           (None, "fp8", "fp8_e4m3")):  # fmt: skip
         own = SimpleNamespace(kv=held, base="bf16")
-        assert replica.kv_dtype(launch(precision=formats(kv=kv), model={"native": own}), names) == name
+        assert replica.kv_dtype(launch("sglang", precision=formats(kv=kv), model={"native": own})) == name
+    assert replica.kv_dtype(launch("atom"), "bf16") == replica.kv_dtype(launch("llama.cpp"), None) == "bf16"
     with pytest.raises(UsageError) as refused:
-        replica.kv_dtype(launch(precision=formats(kv="int8")), names)
-    assert refused.value.hint == "--kv fp8 or bf16"
+        replica.kv_dtype(launch("sglang", precision=formats(kv="int8")))
+    assert refused.value.hint == "--kv fp8, bf16"
 
 
 def test_bytes_of_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
