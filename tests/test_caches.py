@@ -199,6 +199,18 @@ def test_commands_take_the_engine_that_reads_the_file(
     assert code != 0 and "reads no GGUF file" in said.err
 
 
+def test_a_plan_names_the_caches_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Among several engines those that keep it are taken."""
+    words = ("plan", "llama-3.1-8b", "--gpu", "rtx-4090", "--kv", "q8_0", *LOAD)
+    assert exit_code(monkeypatch, *words) == 2
+    assert "vllm 0.33 has no KV cache in q8_0" in capsys.readouterr().err
+    assert exit_code(monkeypatch, *words, "--engine", "vllm,llama.cpp", "--quant", "q4_k_m,fp8") == 0
+    said = capsys.readouterr().out
+    assert "llama.cpp 2025" in said and "kv q8_0" in said
+
+
 def test_two_usual_engines_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(monkeypatch, "compare", "llama-3.1-8b", "--gpu", "rtx-4090", "--quant", "native,q4_k_m") == 2
     error = capsys.readouterr().err

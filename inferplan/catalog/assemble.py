@@ -351,6 +351,7 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
         base = _without_cache(base, chosen, model)
     kv = cache_format(chosen.pop("kv", base.kv), model)
     precision = replace(replace(base, **chosen), kv=kv)
+    _require_loaded(request, model, hardware, precision)
     asked = chosen.get("activations")
     if asked and asked.bits < precision.base.bits <= min(precision.weights.bits, precision.experts.bits):
         raise UsageError(
@@ -492,7 +493,6 @@ def assemble(
     if any(role == "experts" for role, _ in request.flags.backends):
         require_experts(model, "--backend experts")
     precision = precision_of(request, model, hardware)
-    _require_loaded(request, model, hardware, precision)
     deployment = Deployment(
         model=model,
         hardware=hardware,

@@ -215,7 +215,7 @@ class SpaceAsked:
     def require_formats(self, model: str, gpus: Sequence[str]) -> None:
         """Raise ``UsageError`` for a format that the model cannot have."""
         for quant in self.quants or ((None,) if self.roles else ()) if gpus else ():
-            request = Request(model=model, gpu=gpus[0], quant=quant, roles=self.roles)
+            request = Request(model=model, gpu=gpus[0], quant=quant, roles=self.roles, engine="none")
             precision_of(request, load_model(model), load_hardware(gpus[0]))
 
 

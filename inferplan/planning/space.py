@@ -36,6 +36,7 @@ from inferplan.features import require_together, those
 from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.planning.adapters import with_slots
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.work.formats import find_format
 from inferplan.work.parallel import Parallelism
 
 
@@ -94,6 +95,9 @@ class Space:
         if self.base.expert_skew is not None:
             require_experts(_model(self.base.model), "--expert-skew")
         engines = [load_engine(name) for name in self.engines]
+        kv, on = find_format(dict(self.base.roles).get("kv", "fp32")), [load_hardware(gpu) for gpu in self.gpus]
+        if kv.bits < 16 and on and not any(engine.keeps(kv.name, gpu) for engine in engines for gpu in on):
+            engines[0].require_cache(kv.name, on[0])
         for prefix, prompts in (("--", False), ("--prefill-", True)):
             copies, halves = any(self.copies(prompts)), self.halves(prompts)
             for option, asked in (("redundant-experts", copies), ("two-batch-overlap", halves)):
