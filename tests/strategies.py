@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -185,6 +185,7 @@ def deployments(
     if load_engine(engine).layers_alone:
         parallel = Parallelism(pp=parallel.pp, replicas=parallel.replicas)
     constants = draw(calibrations()) if (draw(st.booleans()) if calibrated is None else calibrated) else IDEAL
-    return deploy(
-        draw(models(parallel, masks, kinds)), draw(rates).hardware(), draw(precisions()), parallel, constants, engine
-    )
+    model, hardware, precision = draw(models(parallel, masks, kinds)), draw(rates).hardware(), draw(precisions())
+    if not load_engine(engine).keeps(precision.kv.name, hardware):
+        precision = replace(precision, kv=precision.base)
+    return deploy(model, hardware, precision, parallel, constants, engine)

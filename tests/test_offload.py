@@ -341,11 +341,11 @@ def test_what_is_not_known_is_refused(change: dict[str, Any], error: type[Inferp
 
 def test_other_engines_and_divisions_are_refused() -> None:
     offload = OffloadAsked(gpu_layers=40, host="epyc-9654", host_memory="384GB")
-    request = Request(model="llama-3.1-70b", gpu="rtx-4090", quant="q4_0", offload=offload)
+    request = Request(model="llama-3.1-70b", gpu="rtx-4090", quant="w4a16", offload=offload)
     with pytest.raises(UsageError, match=r"vllm .* computes no layers on the host"):
         assemble(request)
     with pytest.raises(UsageError, match="one device and a decoder of text"):
-        assemble(Request(**{**vars(request), "engine": "llama.cpp", "parallel": Parallelism(pp=2)}))
+        assemble(Request(**{**vars(request), "quant": "q4_0", "engine": "llama.cpp", "parallel": Parallelism(pp=2)}))
 
 
 def test_the_command_says_where_layers_lie() -> None:

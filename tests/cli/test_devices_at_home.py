@@ -52,7 +52,7 @@ def test_the_usual_engine(model: str, gpu: str, engine: str) -> None:
 
 
 def test_a_named_engine_stays(run: Run) -> None:
-    assert "vllm 0.33 defaults" in run("estimate", *EIGHT, "--gpu", "m4-max", "--engine", "vllm").out
+    assert "vllm 0.33 defaults" in run("estimate", "llama-3.1-8b", "--gpu", "m4-max", "--engine", "vllm").out
     assert "llama.cpp 2025 defaults" in run("estimate", *EIGHT, "--gpu", "m4-max").out
     assert "llama.cpp 2025" in run("fit", *EIGHT, "--gpu", "m4-max").out
 
@@ -76,7 +76,7 @@ def test_plans_and_sweeps_take_the_usual_engine_too(run: Run) -> None:
     assert plan["plan"]["engine"] == "llama.cpp 2025"
     sweep = run("sweep", *EIGHT, "--gpu", "m4-max,m3-max", "--executor", "serial", "--format", "json").json
     assert {point["engine"] for point in sweep["points"]} == {"llama.cpp"}
-    mixed = run("sweep", *EIGHT, "--gpu", "m4-max,h100-sxm", "--executor", "serial")
+    mixed = run("sweep", "llama-3.1-8b", "--gpu", "m4-max,h100-sxm", "--executor", "serial")
     assert mixed.code == 2 and "no engine is the usual one for all of them" in mixed.err
 
 
@@ -85,10 +85,10 @@ def test_comparisons_and_pictures_of_lists_do_too(run: Run, tmp_path: Path) -> N
     apple = run("compare", *EIGHT, "--gpu", "m4-max,m3-max", "--format", "json").json["candidates"]
     alone = run("estimate", *EIGHT, "--gpu", "m4-max", "--format", "json").json
     assert apple[0]["tpot_s"] == alone["tpot_s"]
-    others = ("compare", *EIGHT, "--gpu", "rtx-4090", "--vs")
+    others = ("compare", "llama-3.1-8b", "--gpu", "rtx-4090", "--vs")
     for words in (
-        ("compare", *EIGHT, "--gpu", "m4-max,rtx-4090"),
-        ("plot", "memory", *EIGHT, "--gpu", "m4-max,rtx-4090", "-o", str(tmp_path / "a.svg")),
+        ("compare", "llama-3.1-8b", "--gpu", "m4-max,rtx-4090"),
+        ("plot", "memory", "llama-3.1-8b", "--gpu", "m4-max,rtx-4090", "-o", str(tmp_path / "a.svg")),
         (*others, "gpu=m4-max"),
     ):
         mixed = run(*words)

@@ -62,7 +62,7 @@ def test_other_divisions_are_refused(degrees: dict[str, int], hint: str) -> None
         "fit llama-3.1-70b --have 2x-rtx-4090 --tp 2 --engine llama.cpp",
         "fit llama-3.1-70b --gpu rtx-4090 --tp 2 --engine llama.cpp",
         "plan llama-3.1-70b --gpu rtx-4090 --tp 2 --quant q4_k_m --engine llama.cpp --workload chat --rate 0.05",
-        "compare llama-3.1-70b --gpu 2x-rtx-4090 --quant q4 --vs engine=llama.cpp,tp=2",
+        "compare llama-3.1-70b --gpu 2x-rtx-4090 --quant q4 --vs engine=llama.cpp,quant=q4,tp=2",
     ],
 )
 def test_every_command_says_so(run: Run, line: str) -> None:

@@ -101,7 +101,7 @@ def test_engines_by_maker() -> None:
 
 
 def test_quality_in_sentences() -> None:
-    asked: Any = SimpleNamespace(quality=None)
+    asked: Any = SimpleNamespace(quality=None, kv=None)
     assert report.quality_notes(None, [option("a", "native")], asked) == []  # type: ignore[arg-type]
     asked.quality = 0.98
     some = [option("a", "native"), option("a", "fp8")]
@@ -267,7 +267,7 @@ def test_one_option_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = ("load", "most_gpu_layers", "host", "cost")
     assert [bare.record[name] for name in nothing] == [None] * 4 and bare.record["log"]["max_model_len"] == 4992
     there = memory(weights=4e9, deployment=deployed("a host"))
-    asked = load(quant="fp8", quality=0.98, tp=1, users=7, request=lambda model, gpu: f"{model} on {gpu}")
+    asked = load(quant="fp8", quality=0.98, kv=None, tp=1, users=7, request=lambda model, gpu: f"{model} on {gpu}")
     timed: list[Any] = []
     monkeypatch.setattr(report, "tpot_of", lambda *words: timed.append(words) or (0.0125, "measured"))
     full = report.memory_report(fitting(footprint=memory(host=there), asked=asked, prices=prices()))

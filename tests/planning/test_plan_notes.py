@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from inferplan.answers.drafting import Drafting
+from inferplan.catalog import quality
 from inferplan.catalog.bills import Offer, Tariff
 from inferplan.catalog.workloads import BorrowedLimit, borrowed_limit, load_workload
 from inferplan.figures import Figure
@@ -598,10 +599,11 @@ def test_formats_and_their_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cache_in_a_narrower_format() -> None:
     """SGLang's documentation, Qwen3-235B-A22B: GSM8K 0.9181 with a cache in fp8 and 0.9168 in 16 bits."""
-    said = plan_notes.cache_line
-    assert said(plan()) == said(plan(option(request=replace(FP8, roles=(("kv", "bf16"),))))) == ""
-    found = said(plan(option(request=replace(FP8, roles=(("kv", "fp8"),)))))
-    assert found.startswith("quality with a cache in fp8: of Qwen3-235B-A22B") and "all of GSM8K" in found
+    said = quality.cache_line
+    assert said(None) == said("bf16", 0.9) == ""
+    assert said("fp8_e4m3").startswith("quality with a cache in fp8_e4m3: of Qwen3-235B-A22B")
+    assert "all of GSM8K" in said("fp8") and "--quality" in said("fp8", 0.9)
+    assert said("int8-token-head") == "quality with a cache in int8-token-head: nothing published is on file"
 
 
 def test_notes_name_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
