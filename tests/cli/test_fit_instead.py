@@ -131,8 +131,6 @@ def test_a_cache_of_8_bits_is_named_where_it_helps(run: Run) -> None:
     assert refused.code == 3 and wide is not None
     named = [line for what, line in _lines(refused.err).items() if what.startswith("with an 8-bit KV cache, in q4_k_m")]
     (line,) = named
-        line for what, line in _lines(refused.err).items() if what.startswith("with an 8-bit KV cache, in q4_k_m")
-    )
     (option,) = (one for one in run(*line.split()[1:], "--format", "json").json["options"] if one["fits"])
     assert option["max_context_tokens"] == pytest.approx(int(wide[1].replace(",", "")) * 16 / 8.5, rel=0.001)
     of_int4 = _lines(run(*asked, "--quant", "int4").err)
