@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from inferplan.estimate.anchoring import with_anchor
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.formats import NATIVE, default_quants, is_file, native_precision, quantised
 from inferplan.estimate.memory import Footprint
+from inferplan.estimate.remedies import that_run
 from inferplan.estimate.towers import media_of_requests
 from inferplan.fields import Quantity, Real, Switch, Text, ask, part
 from inferplan.models.layers.mla import MlaLayer
@@ -526,31 +527,24 @@ def assembled(request: Request, roles: bool = True, held: tuple[float, float] = 
     try:
         return assemble_with_request(request)
     except MissingFactError as error:
-        found = dict(_formats_that_run(request, roles, held))
+        model, hardware, engine = load_model(request.model), load_hardware(request.gpu), load_engine(request.engine)
+        tried, wide = dict[str, Request](), next((name for name in WIDE if name in hardware.peak), "")
+        if roles and wide and not engine.files_alone:
+            own = dict(request.roles) | {"activations": wide}
+            tried[f"--activations {wide}"] = replace(request, roles=tuple(own.items()))
+        for name in default_quants(model, hardware, engine):
+            if name not in (None, request.quant):
+                tried[f"--quant {name}"] = replace(request, quant=name, roles=())
+        load: dict[str, Any] = {"batch": held[0], "prompt": held[1], "context": held[1]}
+        made = {said: partial(assemble, one) for said, one in tried.items()}
+        found = that_run(made, lambda deployment: Footprint(deployment=deployment, **load).fits)
         if not found:
             raise
         fitting = ", or ".join(said for said, fits in found.items() if fits)
-        load = f" --tp {request.parallel.tp}" if request.parallel.tp > 1 else ""
-        load += "" if held == (1.0, 1.0) else f" --context {held[1]:.0f} --in-flight {held[0]:.0f}"
-        hint = fitting or f"no format that runs there fits; GPUs that hold it: inferplan fit {request.model}{load}"
+        more = f" --tp {request.parallel.tp}" if request.parallel.tp > 1 else ""
+        more += "" if held == (1.0, 1.0) else f" --context {held[1]:.0f} --in-flight {held[0]:.0f}"
+        hint = fitting or f"no format that runs there fits; GPUs that hold it: inferplan fit {request.model}{more}"
         raise MissingFactError(error.what, error.because, hint) from None
-
-
-def _formats_that_run(request: Request, roles: bool, held: tuple[float, float]) -> Iterator[tuple[str, bool]]:
-    """Options with which the same deployment runs, wide activations and other formats, and whether the load fits."""
-    model, hardware, engine = load_model(request.model), load_hardware(request.gpu), load_engine(request.engine)
-    named = [name for name in default_quants(model, hardware, engine) if name not in (None, request.quant)]
-    wide = next((name for name in WIDE if name in hardware.peak), "")
-    tried = {f"--quant {name}": replace(request, quant=name, roles=()) for name in named}
-    if roles and wide and not engine.files_alone:
-        own = tuple((dict(request.roles) | {"activations": wide}).items())
-        tried = {f"--activations {wide}": replace(request, roles=own)} | tried
-    for said, one in tried.items():
-        try:
-            deployment = assemble(one)
-        except InferplanError:
-            continue
-        yield said, Footprint(deployment=deployment, batch=held[0], prompt=held[1], context=held[1]).fits
 
 
 def bridges(request: Request, gpus: Sequence[str]) -> dict[str, bool]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,15 +46,20 @@ def what_would_fit(footprint: Footprint) -> str:
 def _narrower(footprint: Footprint, deployment: Deployment) -> list[str]:
     """The widest format under 16 bits in which it fits, of those that its engine is seen to load on that device."""
     model, hardware, own = deployment.model, deployment.hardware, deployment.precision
+    tried = dict[str, Callable[[], Deployment]]()
     for name in default_quants(model, hardware, deployment.engine) if not model.native.packed else ():
-        if (
-            name is None
-            or (found := quantised(model, name, hardware, model.native.base)).weights.bits >= own.weights.bits
-        ):
-            continue
-        if _would_fit(footprint, replace(deployment, precision=replace(found, kv=own.kv))):
-            return [f"--quant {name}"]
-    return []
+        if name and (found := quantised(model, name, hardware, model.native.base)).weights.bits < own.weights.bits:
+            tried[f"--quant {name}"] = partial(replace, deployment, precision=replace(found, kv=own.kv))
+    return [said for said, fits in that_run(tried, partial(_would_fit, footprint)).items() if fits][:1]
+
+
+def that_run(tried: Mapping[str, Callable[[], Deployment]], holds: Callable[[Deployment], bool]) -> dict[str, bool]:
+    """Options with which a deployment can be, and whether it holds a load then."""
+    found = dict[str, bool]()
+    for said, made in tried.items():
+        with suppress(InferplanError):
+            found[said] = holds(made())
+    return found
 
 
 def _would_fit(footprint: Footprint, deployment: Deployment) -> bool:
