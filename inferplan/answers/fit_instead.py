@@ -107,7 +107,7 @@ def _narrow_cache(asked: Question) -> Lines:
         other: dict[str, Any] = {"quant": None, "engine": engine} if own.quant and engine != usual else {}
         if kv and (found := asked.options(kv=kv, **other)):
             line = asked.line(kv=kv, **other | ({"quant": found[0].quant} if other else {}))
-            yield f"with an 8-bit KV cache, in {found[0].quant} ({cache_line(kv)})", line
+            yield f"with an 8-bit KV cache, in {found[0].quant}; {cache_line(kv)}", line
             return
 
 

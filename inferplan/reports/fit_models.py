@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from inferplan.answers.fit_models import ModelFit, ModelsThatFit
+from inferplan.catalog.quality import cache_line
 from inferplan.catalog.years import year_of
 from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.reports.fit import (
@@ -42,6 +43,7 @@ def models_report(found: ModelsThatFit) -> Report:
         f"overheads: what {engines_of([one.option for one in fitting])} sets aside by default; for another: --engine",
         f"format: the widest that holds {load} at once, narrower ones hold more requests (--quant w4a16)",
         QUALITY_NOTE,
+        *filter(None, [cache_line(found.asked.kv, found.asked.quality)]),
         f"a model in all its formats: inferplan fit {shown[0].model.name} --have {_typed(found)}",
         *device_lines(one.option for one in fitting),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan.catalog.bills import no_month, price_text
-from inferplan.catalog.quality import floor_line
+from inferplan.catalog.quality import cache_line, floor_line
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.planning.design import Design
@@ -261,7 +261,8 @@ def _notes(plan: FleetPlan) -> list[str]:
         listed = ", ".join(f"{name} on {gpu}" for name, gpu in formats.items())
         lines.append(f"replicas differ in format ({listed}), so their answers may differ: --quant native avoids it")
     space, model = question.space, plan.ways[0].design.deployment.model
-    lines += filter(None, [floor_line(model, space.all_quants, space.quality)])
+    kv = dict(space.base.roles).get("kv")
+    lines += filter(None, [floor_line(model, space.all_quants, space.quality), cache_line(kv, space.quality)])
     lines += [*filter(None, [_found(plan)]), *(line for design in _designs(plan) for line in _left_out(plan, design))]
     lines += [f"{gpu} is not used: {why}" for gpu, why in plan.unusable.items()]
     for design in {part.way.design.gpu: part.way.design for part in plan.parts}.values():

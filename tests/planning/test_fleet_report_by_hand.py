@@ -83,7 +83,7 @@ def plan(*parts: Any, **more: Any) -> Any:
         prices=SimpleNamespace(currency="EUR", remarks=lambda names: [f"remark on {one}" for one in names]),
         demand=demand, slo=Slo(ttft=0.5, percentile=95.0), sizing=SimpleNamespace(utilisation=0.8), borrowed=None,
         space=SimpleNamespace(
-            base=SimpleNamespace(model="m"), all_quants=["fp8"], quality=None, drafting=False, placed=False
+            base=SimpleNamespace(model="m", roles=()), all_quants=["fp8"], quality=None, drafting=False, placed=False
         ),
     )  # fmt: skip
     found: dict[str, Any] = {
