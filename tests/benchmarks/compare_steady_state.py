@@ -80,7 +80,7 @@ def compare(point: Point, stages: int = 1, flags: EngineFlags | None = None) -> 
 
 
 def beyond_the_cache(deployment: tuple[str, str, int, str], lengths: tuple[int, int], over: float) -> Errors | None:
-    """Relative differences of TTFT, TPOT and rate with ``over`` times the users that fit, each with equal requests; None
+    """Differences of TTFT, TPOT and rate as shares, with ``over`` times the users that fit and equal requests; None
     where more than 300 would have to be followed."""
     model, gpu, tp, engine = deployment
     served = assemble(Request(model=model, gpu=gpu, engine=engine, parallel=Parallelism(tp=tp)))
