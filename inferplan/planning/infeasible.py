@@ -76,13 +76,18 @@ def _infeasible(question: Question, searched: SearchResult, failed: list[Verifie
     if failed:
         return _missed_in_simulation(what, question, failed)
     nearest = searched.too_large
-    if nearest is not None and not searched.options:
+    if nearest is not None and only_too_large(searched):
         because, hint = next(one for one in constraints if not one.allows(nearest)).ruled_out(nearest, question)
         return InfeasibleError(what, because=because, hint=hint)
     if question.sizing.owned is not None and (owned := nearest_owned(searched, question)) is not None:
         return _missed_on_owned(what, owned)
     miss = nearest_miss(searched, question.stream)
     return _nothing_runs(what, question, searched) if miss is None else _missed(what, question, searched, miss)
+
+
+def only_too_large(searched: SearchResult) -> bool:
+    """Whether the limits are kept, in closed form, by more GPUs or watts than there are, and by nothing else."""
+    return searched.too_large is not None and not searched.options
 
 
 def require_within_cost(question: Question, cheapest: PlanOption) -> None:

@@ -12,6 +12,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.planning.amount import amount_of, asks_for, in_words, rounded_down, with_amount
 from inferplan.planning.beside import MOST_UNKNOWN, STEPS, Curve, Step
 from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, SAFE, USUAL, Slowness
+from inferplan.planning.constraints import constraints_of
 from inferplan.planning.finalists import (
     Bounds,
     Finalists,
@@ -27,7 +28,7 @@ from inferplan.planning.finalists import (
     without_unmeasured,
 )
 from inferplan.planning.forms import outranked, settled
-from inferplan.planning.infeasible import infeasible, no_error_known, require_within_cost
+from inferplan.planning.infeasible import infeasible, no_error_known, only_too_large, require_within_cost
 from inferplan.planning.largest import Carried, Runner, carried_again, most_carried
 from inferplan.planning.miss import Miss, miss_of
 from inferplan.planning.option import PlanOption
@@ -498,12 +499,12 @@ def plan(question: Question, steps: Steps | None = None) -> Plan:
     steps.more(1)
     searched = without_unmeasured(search(question.space, question.stream, question.prices))
     steps.step()
+    first = _Search(result=searched, steps=steps)
     try:
-        if question.most:
-            return _largest(question, searched, steps)
-        return _at_a_confidence(question, _Search(result=searched, steps=steps))
+        return _largest(question, searched, steps) if question.most else _at_a_confidence(question, first)
     except InfeasibleError as error:
-        told = error if question.most else _with_the_most(error, question, searched, steps)
+        told = error if question.most else _without_bounds(error, question, first)
+        told = told if question.most else _with_the_most(told, question, searched, steps)
         raise _with_the_limit(told, question) from None
 
 
@@ -569,6 +570,26 @@ def _most(found: Carried, question: Question, searched: SearchResult, steps: Ste
     if best is None:
         raise refused
     return best
+
+
+def _without_bounds(error: InfeasibleError, question: Question, search: _Search) -> InfeasibleError:
+    """The error with a plan beyond the GPUs or the watts there are, found as every plan. Where there is none, and only
+    a size in closed form was too large for them, why there is none."""
+    sizing = question.sizing
+    if sizing.owned is None and sizing.power is None:
+        return error
+    free = replace(question, sizing=replace(sizing, owned=None, power=None))
+    again = replace(search, result=carried_again(search.result, free))
+    try:
+        enough = _at_a_confidence(free, again).option
+    except InfeasibleError as told:
+        unkept = only_too_large(search.result)
+        return InfeasibleError(error.what, because=told.because, hint=told.hint) if unkept else error
+    missed = [one for one in constraints_of(question.slo, sizing) if not one.allows(enough)]
+    if not missed:
+        return error
+    because, hint = missed[0].ruled_out(enough, question)
+    return InfeasibleError(error.what, because=because, hint=hint)
 
 
 def _with_the_most(error: InfeasibleError, question: Question, searched: SearchResult, steps: Steps) -> InfeasibleError:

@@ -92,8 +92,8 @@ def full_cache(state: SteadyState) -> list[str]:
     waits = f"{late:,.0f} wait {format_time(float(state.wait))} each" if late else "the next ones wait"
     return [
         f"warning: the KV cache holds {fit:,.0f} requests of these {asked:,.0f}: {waits}. These means know no request "
-        "that loses its room to others. In one of ten drawn loads TTFT is off by more than 57 % at 1.1 times what fits, "
-        f"26 % at 1.3 times, 14 % at 4 times; inferplan simulate --in-flight {asked:.0f} follows each request"
+        "that loses its room to others: in one of ten drawn loads TTFT is off by more than 57 % at 1.1 times what "
+        f"fits, 26 % at 1.3 times, 14 % at 4 times; inferplan simulate --in-flight {asked:.0f} follows each request"
     ]
 
 
