@@ -13,6 +13,7 @@ from inferplan.planning.amount import amount_of, asks_for, in_words, rounded_dow
 from inferplan.planning.beside import MOST_UNKNOWN, STEPS, Curve, Step
 from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, SAFE, USUAL, Slowness
 from inferplan.planning.constraints import constraints_of
+from inferplan.planning.edges import Edge, edges, loosened
 from inferplan.planning.finalists import (
     Bounds,
     Finalists,
@@ -56,7 +57,7 @@ WORTH = 0.05
 
 _BESIDE = (
     ("other", "measured", "curve", "unknown", "apart"),
-    ("capacity", "sensitivity", "in_proportion"),
+    ("capacity", "sensitivity", "in_proportion", "edges"),
     ("miss", "native", "cheaper_verified", "measured_between"),
 )
 """What is worked out beside a plan, by what is asked together."""
@@ -229,8 +230,18 @@ class Chosen(Shown):
         borrowed, slo = self.question.borrowed, self.question.slo
         if borrowed is None or self.question.most:
             return None
-        asked = self.question.at(self.confidence if self.unkept is None else USUAL)
-        asked = replace(asked, slo=replace(slo, ttft=borrowed.scaled), borrowed=None)
+        return self._again(replace(self.question, slo=replace(slo, ttft=borrowed.scaled), borrowed=None))
+
+    @cached_property
+    def edges(self) -> list[tuple[Edge, PlanOption | None]]:
+        """The limits that an idle replica barely keeps, each with what would be bought with twice that limit."""
+        found, asked = edges(self.option, self.question), self.question
+        again = [None if asked.most else self._again(loosened(asked, edge)) for edge in found]
+        return [(edge, None if best is None else best.option) for edge, best in zip(found, again)]
+
+    def _again(self, question: Question) -> Verified | None:
+        """What is planned for another question over the same space, at the confidence of this plan."""
+        asked = question.at(self.confidence if self.unkept is None else USUAL)
         try:
             return _at_a_confidence(asked, _Search(result=carried_again(self.searched, asked), steps=Steps())).best
         except InfeasibleError:
