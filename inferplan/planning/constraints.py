@@ -139,7 +139,7 @@ class WithinPower(Constraint):
     def ruled_out(self, nearest: PlanOption, question: Question) -> tuple[str, str]:
         watts, most = self.taken(nearest), replace(self.budget, provision="tdp").least(nearest.kinds)
         takes = "takes" if self.budget.provision == "tdp" else "draws for being on alone"
-        because = f"the least that keeps the limits, {_counted(nearest)}, {takes} {watts / 1e3:,.3g} kW"
+        because = f"the cheapest that keeps the limits, {_counted(nearest)}, {takes} {watts / 1e3:,.3g} kW"
         return because, f"{_watts_in_words(most)}{_caps(question)}"
 
     def missed(self, run: Verified, question: Question) -> tuple[str, str]:
@@ -183,7 +183,7 @@ class WithinOwned(Constraint):
 
     def ruled_out(self, nearest: PlanOption, question: Question) -> tuple[str, str]:
         taken = OwnedGpus.of(nearest.kinds)
-        because = f"the fewest that keep the limits are {taken.describe()}: {_counted(nearest)}"
+        because = f"the cheapest that keep the limits are {taken.describe()}: {_counted(nearest)}"
         return because, f"--gpu {','.join(taken.names)}, or looser limits"
 
 

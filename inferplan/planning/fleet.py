@@ -20,10 +20,11 @@ from inferplan.fields import Whole, ask
 from inferplan.planning.design import Design, answer_alone, carried_by
 from inferplan.planning.finalists import too_long_alone
 from inferplan.planning.forms import settled
+from inferplan.planning.infeasible import why_none
 from inferplan.planning.machines import Bought, Kind, Machine, Need, Stock, machines
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
-from inferplan.planning.search import cheapest_point, search
+from inferplan.planning.search import SearchResult, cheapest_point, search
 from inferplan.planning.sizing import CAPACITY_TOLERANCE, MOST_GROWTH, Simulations
 from inferplan.planning.verify import QUOTED, SHOWN, calls_for, limited, options_of, routing_of, spans, visits
 from inferplan.serving.batch_means import RunPrecision, fewest_values
@@ -177,14 +178,15 @@ def plan_fleet(question: Question, asked: FleetAsked, steps: Steps | None = None
     for kind in asked.kinds:
         _require_sold(kind, question)
     steps = steps or Steps()
-    options = {gpu: _efficient(_largest(gpu, question))[: asked.designs] for gpu in asked.gpus}
+    searched = {gpu: _searched(gpu, question) for gpu in asked.gpus}
+    options = {gpu: _efficient(_largest(one, question))[: asked.designs] for gpu, one in searched.items()}
     steps.more(sum(map(len, options.values())) + 1)
     designs, unusable = list[Design](), dict[str, str]()
     for gpu in asked.gpus:
         found = designs_of(options[gpu], question, steps)
         designs += found
         if not found:
-            unusable[gpu] = "no replica of up to --most GPUs keeps the limits"
+            unusable[gpu] = _why_not(searched[gpu], options[gpu], question)
     question = _at_the_rate_of_people(question, designs)
     ways = [
         Way(
@@ -263,11 +265,23 @@ def designs_of(options: Sequence[PlanOption], question: Question, steps: Steps) 
     return found
 
 
-def _largest(gpu: str, question: Question) -> list[PlanOption]:
+def _why_not(searched: SearchResult, options: Sequence[PlanOption], question: Question) -> str:
+    """Why no replica on a kind of GPU is of use."""
+    if options:
+        return f"no replica of up to {question.space.most} GPUs keeps the limits, in simulation"
+    if searched.options:
+        return "a long prompt alone takes longer than the limit on TTFT"
+    return f"of replicas of up to {question.space.most} GPUs, {why_none(searched)}"
+
+
+def _searched(gpu: str, question: Question) -> SearchResult:
+    """All replicas on a kind of GPU, in closed form."""
+    return search(replace(question.space, gpus=(gpu,), disaggregate=False), question.stream.little, question.prices)
+
+
+def _largest(searched: SearchResult, question: Question) -> list[PlanOption]:
     """For each number of GPUs the replica on them that carries most within the limits, in closed form."""
     little = question.stream.little
-    space = replace(question.space, gpus=(gpu,), disaggregate=False)
-    searched = search(space, little, question.prices)
     points = (cheapest_point(priced._replace(tariff=None), little) for priced in searched.grids)
     found = [option for option in points if option is not None and not too_long_alone(option, question)]
     best: dict[int, PlanOption] = {}
@@ -461,9 +475,9 @@ def _always_missed(question: Question, missing: Sequence[Way]) -> InfeasibleErro
 def _too_little(question: Question, asked: FleetAsked, most: float, unusable: dict[str, str]) -> InfeasibleError:
     if len(unusable) == len({kind.gpu for kind in asked.kinds}):
         return InfeasibleError(
-            f"no replica of {question.space.base.model} on {', '.join(unusable)} keeps the limits",
-            because="no division of the model over them does, in closed form or in simulation, however small the load",
-            hint=f"longer limits, another GPU, a larger --most, or the nearest miss: inferplan plan "
+            f"no replica of {question.space.base.model} runs on {', '.join(unusable)} within the limits",
+            because="; ".join(f"{gpu}: {why}" for gpu, why in unusable.items()),
+            hint=f"another GPU, a larger --most, longer limits, or the nearest miss: inferplan plan "
             f"{question.space.base.model} --gpu {','.join(unusable)} with the same load and limits",
         )
     limited = [kind for kind in asked.kinds if kind.most is not None]

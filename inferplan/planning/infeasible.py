@@ -76,13 +76,18 @@ def _infeasible(question: Question, searched: SearchResult, failed: list[Verifie
     if failed:
         return _missed_in_simulation(what, question, failed)
     nearest = searched.too_large
-    if nearest is not None and not searched.options:
+    if nearest is not None and only_too_large(searched):
         because, hint = next(one for one in constraints if not one.allows(nearest)).ruled_out(nearest, question)
         return InfeasibleError(what, because=because, hint=hint)
     if question.sizing.owned is not None and (owned := nearest_owned(searched, question)) is not None:
         return _missed_on_owned(what, owned)
     miss = nearest_miss(searched, question.stream)
     return _nothing_runs(what, question, searched) if miss is None else _missed(what, question, searched, miss)
+
+
+def only_too_large(searched: SearchResult) -> bool:
+    """Whether the limits are kept, in closed form, by more GPUs or watts than there are, and by nothing else."""
+    return searched.too_large is not None and not searched.options
 
 
 def require_within_cost(question: Question, cheapest: PlanOption) -> None:
@@ -260,11 +265,9 @@ def _nothing_runs(what: str, question: Question, searched: SearchResult) -> Infe
         names = sorted({priced.grid.deployment.hardware.name for priced in searched.grids})
         because = f"no price of {', '.join(names)} is known: {question.prices.searched}"
         return InfeasibleError(what, because=because, hint=question.prices.hint(names[0]))
-    counts = _counts(searched)
-    example = searched.rejections.examples.get("impossible")
+    counts = why_none(searched)
     wider = f"a larger --most than {question.space.most}, a narrower --quant, or another --gpu"
-    if example and not searched.grids:
-        counts += f"; such as: {example}"
+    if searched.rejections.examples.get("impossible") and not searched.grids:
         wider += " (a figure not on file: in a copy of the YAML, --gpu FILE.yaml)"
     return InfeasibleError(what, because=counts or "no candidate exists", hint=wider)
 
@@ -304,6 +307,12 @@ def _named(checked: Verified, replicas: int = 1) -> str:
 def _counts(searched: SearchResult) -> str:
     """The four most frequent reasons with their counts."""
     return ", ".join(f"{count:,} {REASONS[reason]}" for reason, count in searched.rejections.counts.most_common(4))
+
+
+def why_none(searched: SearchResult) -> str:
+    """The same, with an example where nothing could be priced at all."""
+    example = "" if searched.grids else searched.rejections.examples.get("impossible")
+    return _counts(searched) + (f"; such as: {example}" if example else "")
 
 
 def _relaxation(question: Question, factors: dict[str, float]) -> str:

@@ -12,6 +12,8 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.planning.amount import amount_of, asks_for, in_words, rounded_down, with_amount
 from inferplan.planning.beside import MOST_UNKNOWN, STEPS, Curve, Step
 from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, SAFE, USUAL, Slowness
+from inferplan.planning.constraints import constraints_of
+from inferplan.planning.edges import Edge, edges, loosened
 from inferplan.planning.finalists import (
     Bounds,
     Finalists,
@@ -27,7 +29,7 @@ from inferplan.planning.finalists import (
     without_unmeasured,
 )
 from inferplan.planning.forms import outranked, settled
-from inferplan.planning.infeasible import infeasible, no_error_known, require_within_cost
+from inferplan.planning.infeasible import infeasible, no_error_known, only_too_large, require_within_cost
 from inferplan.planning.largest import Carried, Runner, carried_again, most_carried
 from inferplan.planning.miss import Miss, miss_of
 from inferplan.planning.option import PlanOption
@@ -55,7 +57,7 @@ WORTH = 0.05
 
 _BESIDE = (
     ("other", "measured", "curve", "unknown", "apart"),
-    ("capacity", "sensitivity", "in_proportion"),
+    ("capacity", "sensitivity", "in_proportion", "edges"),
     ("miss", "native", "cheaper_verified", "measured_between"),
 )
 """What is worked out beside a plan, by what is asked together."""
@@ -228,8 +230,18 @@ class Chosen(Shown):
         borrowed, slo = self.question.borrowed, self.question.slo
         if borrowed is None or self.question.most:
             return None
-        asked = self.question.at(self.confidence if self.unkept is None else USUAL)
-        asked = replace(asked, slo=replace(slo, ttft=borrowed.scaled), borrowed=None)
+        return self._again(replace(self.question, slo=replace(slo, ttft=borrowed.scaled), borrowed=None))
+
+    @cached_property
+    def edges(self) -> list[tuple[Edge, PlanOption | None]]:
+        """The limits that an idle replica barely keeps, each with what would be bought with twice that limit."""
+        found, asked = edges(self.option, self.question), self.question
+        again = [None if asked.most else self._again(loosened(asked, edge)) for edge in found]
+        return [(edge, None if best is None else best.option) for edge, best in zip(found, again)]
+
+    def _again(self, question: Question) -> Verified | None:
+        """What is planned for another question over the same space, at the confidence of this plan."""
+        asked = question.at(self.confidence if self.unkept is None else USUAL)
         try:
             return _at_a_confidence(asked, _Search(result=carried_again(self.searched, asked), steps=Steps())).best
         except InfeasibleError:
@@ -498,12 +510,12 @@ def plan(question: Question, steps: Steps | None = None) -> Plan:
     steps.more(1)
     searched = without_unmeasured(search(question.space, question.stream, question.prices))
     steps.step()
+    first = _Search(result=searched, steps=steps)
     try:
-        if question.most:
-            return _largest(question, searched, steps)
-        return _at_a_confidence(question, _Search(result=searched, steps=steps))
+        return _largest(question, searched, steps) if question.most else _at_a_confidence(question, first)
     except InfeasibleError as error:
-        told = error if question.most else _with_the_most(error, question, searched, steps)
+        told = error if question.most else _without_bounds(error, question, first)
+        told = told if question.most else _with_the_most(told, question, searched, steps)
         raise _with_the_limit(told, question) from None
 
 
@@ -569,6 +581,26 @@ def _most(found: Carried, question: Question, searched: SearchResult, steps: Ste
     if best is None:
         raise refused
     return best
+
+
+def _without_bounds(error: InfeasibleError, question: Question, search: _Search) -> InfeasibleError:
+    """The error with a plan beyond the GPUs or the watts there are, found as every plan. Where there is none, and only
+    a size in closed form was too large for them, why there is none."""
+    sizing = question.sizing
+    if sizing.owned is None and sizing.power is None:
+        return error
+    free = replace(question, sizing=replace(sizing, owned=None, power=None))
+    again = replace(search, result=carried_again(search.result, free))
+    try:
+        enough = _at_a_confidence(free, again).option
+    except InfeasibleError as told:
+        unkept = only_too_large(search.result)
+        return InfeasibleError(error.what, because=told.because, hint=told.hint) if unkept else error
+    missed = [one for one in constraints_of(question.slo, sizing) if not one.allows(enough)]
+    if not missed:
+        return error
+    because, hint = missed[0].ruled_out(enough, question)
+    return InfeasibleError(error.what, because=because, hint=hint)
 
 
 def _with_the_most(error: InfeasibleError, question: Question, searched: SearchResult, steps: Steps) -> InfeasibleError:

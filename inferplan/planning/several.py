@@ -24,7 +24,7 @@ from inferplan.planning.demand import METRIC_NAMES
 from inferplan.planning.design import mean_request
 from inferplan.planning.domains import Placed, Placing, Wanted
 from inferplan.planning.machines import Kind, Size, Stock, machines, size_of
-from inferplan.planning.sizing import NEARLY_ALONE, least, search_smallest
+from inferplan.planning.sizing import NEARLY_ALONE, least, search_smallest, waited_for
 from inferplan.serving.batch_means import fewest_values, half_width
 from inferplan.serving.class_results import at_percentile, percentile_with_lost
 from inferplan.serving.cold_start import weights_of
@@ -54,6 +54,8 @@ _MARGIN, _LIVES = 1.5, 24.0
 """Values that a percentile takes, times; times of one request, alone, that a run holds."""
 _LONGER = 4
 """Times as many requests where a run does not tell on which side of a limit a latency is, and in the quoted run."""
+_GROWTHS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0)
+"""Times the load of the sizing, under which is looked for what breaks first."""
 _MOST_FLEETS = 400
 """Fleets that are tried for the limits of whole answers before the search is given up."""
 
@@ -278,6 +280,8 @@ class SeveralPlan:
     bought: Placed
     run: TandemRun
     alone: tuple[Alone, ...]
+    binding: tuple[str, ...]
+    """What stops the replicas of each model from taking more: the first to break as all loads grow."""
     tried: tuple[Tried, ...] = ()
 
     @property
@@ -463,6 +467,7 @@ def plan_several(asked: SeveralAsked, steps: Steps | None = None) -> SeveralPlan
         bought=bought,
         run=run,
         alone=tuple(found for found in alone if found),
+        binding=_binding(asked, counts),
         tried=tuple(tried),
     )
 
@@ -577,6 +582,33 @@ def _sized(asked: SeveralAsked, steps: Steps) -> tuple[int, ...]:
     if not roots or not free:
         return tuple(counts)
     return _whole(asked, runs, counts, (roots, free))
+
+
+def _binding(asked: SeveralAsked, counts: Sequence[int]) -> tuple[str, ...]:
+    """What breaks first for each model as the load of all grows: a limit of its own, what requests wait for where its
+    queue grows, the limit of the whole answer (``"answer"``) that it is a part of, or a model on the same GPUs
+    (``"beside"``); ``"nothing"`` where none does."""
+    found: dict[int, str] = {}
+    for growth in _GROWTHS:
+        runs = _Runs(asked, growth / asked.utilisation)
+        open_ = [one for one in range(len(counts)) if not found.keys() & set(asked.together(one))]
+        found |= {place: broken for place in open_ if (broken := _broken(runs, place, counts))}
+        if not open_:
+            break
+    beside = {one for place in found for one in asked.together(place)}
+    return tuple(found.get(place, "beside" if place in beside else "nothing") for place in range(len(counts)))
+
+
+def _broken(runs: _Runs, place: int, counts: Sequence[int]) -> str:
+    """What a model breaks with so many replicas; empty where it breaks nothing."""
+    run, stage = runs.at(place, counts).run, runs.stages[place]
+    if run is not None and not keeps_own(run, stage):
+        if run.verdict in ("overloaded", "rejecting"):
+            return waited_for(run)
+        limits = stage.limits
+        return max(limits.limits, key=lambda name: at_percentile(run, name, limits.percentile) / limits.limits[name])
+    root = root_of(runs.stages, place)
+    return "" if not runs.stages[root].answer.limits or runs.answers(root, counts).keeps else "answer"
 
 
 def _most(runs: _Runs, place: int) -> int:

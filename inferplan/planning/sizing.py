@@ -21,6 +21,7 @@ from inferplan.planning.question import Question
 from inferplan.planning.search import point
 from inferplan.planning.verify import SHOWN, Verified, beyond_doubt, seen_longer, surely_kept, together, verify
 from inferplan.serving.batch_means import RunPrecision
+from inferplan.serving.result import SimulationResult
 from inferplan.traffic.requests import Slo
 
 CAPACITY_TOLERANCE = 0.03
@@ -599,14 +600,16 @@ def power_law(seen: list[tuple[float, float]]) -> PowerLaw | None:
     return PowerLaw(at=near - first * slope, slope=slope)
 
 
+def waited_for(result: SimulationResult) -> str:
+    """What most requests of an overloaded run waited for."""
+    waits = {reason: count for meter in result.meters for reason, count in meter.blocked_by.items()}
+    reasons = {"slots": "slots", "cache": "memory", "adapters": "adapters"}
+    return reasons.get(max(waits, key=lambda reason: waits[reason]), "prefill") if waits else "prefill"
+
+
 def breaks_first(checked: Verified, question: Question) -> str:
     """The limit that is missed by most, or what requests waited for where the run was overloaded."""
     over = checked.shares(question.slo)
     if checked.verdict == "overloaded" and checked.result is not None:
-        waits = {reason: count for meter in checked.result.meters for reason, count in meter.blocked_by.items()}
-        reasons = {"slots": "slots", "cache": "memory", "budget": "prefill", "tokens": "prefill"}
-        reasons["adapters"] = "adapters"
-        if waits:
-            return reasons.get(max(waits, key=lambda reason: waits[reason]), "prefill")
-        return "prefill"
+        return waited_for(checked.result)
     return max(over, key=lambda name: over[name]) if over else "prefill"

@@ -20,6 +20,8 @@ from inferplan.planning.confidence import MIDDLE, USUAL
 from inferplan.planning.day import Day, DayAsked, DayEnergy, PolicyDay, scattered
 from inferplan.planning.day_work import RARE
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
+from inferplan.planning.design import alone
+from inferplan.planning.edges import edge_lines
 from inferplan.planning.paid import HOUR
 from inferplan.reports.cost import bill_record
 from inferplan.reports.energy import WATTS, asked_record, carbon_notes, error_note, joules
@@ -317,6 +319,7 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         f"{len(day.requests):,} requests in {asked.span / HOUR:.3g} h, of {np.mean(day.requests.prompt):,.0f} tokens "
         f"in{_of_media(day)} and {np.mean(day.requests.output):,.0f} out on average, {_arrivals(day)}, the "
         f"same for every policy; {asked.routing} routing; used: requests, over the capacity of the replicas paid for",
+        *edge_lines(replica, alone(replica.option, day.question)),
         _counted(day),
         *(mix_notes(day) if classes else []),
         *replay_notes(day),

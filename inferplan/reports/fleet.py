@@ -9,6 +9,7 @@ from inferplan.catalog.quality import cache_line, floor_line
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.planning.design import Design
+from inferplan.planning.edges import edge_lines
 from inferplan.planning.finalists import carried_over
 from inferplan.planning.fleet import FleetPlan, ReplicaGroup, Single
 from inferplan.planning.machines import Kind
@@ -246,6 +247,8 @@ def _notes(plan: FleetPlan) -> list[str]:
         f"one router spreads the {_spread(question)} over the replicas, in proportion to their capacity; the "
         f"percentiles are over {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
     ]
+    for design in {id(part.way.design): part.way.design for part in plan.parts}.values():
+        lines += [f"{design.gpu}: {line}" for line in edge_lines(design, question)]
     if plan.run.converged is False:
         lines.append("this number of requests does not settle the percentiles: they are less sure than 3 %")
     if plan.bought.gap > 0:

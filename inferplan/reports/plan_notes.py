@@ -28,6 +28,7 @@ from inferplan.figures import Figure
 from inferplan.planning.amount import option_of
 from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
 from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
+from inferplan.planning.edges import LITTLE
 from inferplan.planning.forms import forgone_of
 from inferplan.planning.option import Forgone, PlanOption
 from inferplan.planning.plan import WORTH, Plan
@@ -180,6 +181,7 @@ def notes(plan: Plan, command: str | None = None) -> list[str]:
     """What the figures rest on, what would be cheaper, how to start it. command: which asked for the plan."""
     option, space = plan.option, plan.question.space
     lines = [
+        *edge_lines(plan),
         *tier_lines(plan),
         native_line(plan),
         apart_line(plan),
@@ -225,6 +227,16 @@ def notes(plan: Plan, command: str | None = None) -> list[str]:
     if unpriced:
         lines.append(f"without a price, on the frontier only: {', '.join(unpriced)} (--price {unpriced[0]}=...)")
     return [text for text in lines if text]
+
+
+def edge_lines(plan: Plan) -> list[str]:
+    """Limits that an idle replica barely keeps, and what would be bought with twice each."""
+    lines = []
+    for edge, looser in plan.edges:
+        worth = looser is not None and (looser.cost or 0.0) * LITTLE < (plan.option.cost or 0.0)
+        more = f"; with {edge.looser} a plan is {devices(looser)} at {money(looser)}" if looser and worth else ""
+        lines.append(edge.describe(plan.question.slo) + more)
+    return lines
 
 
 def people_notes(plan: Plan) -> list[str]:

@@ -20,6 +20,16 @@ from inferplan.traffic.stages import host_of, rate_of_stage, reach
 from inferplan.units import HOURS_PER_MONTH, format_time
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end to end"}
+_BINDING = {
+    **{name: f"the limit on {said}" for name, said in _NAMES.items()},
+    "answer": "the limit of the whole answer",
+    "memory": "memory for the cache",
+    "slots": "sequences of the engine",
+    "prefill": "tokens per step",
+    "adapters": "slots of LoRA adapters",
+    "beside": "a model on the same GPUs",
+    "nothing": "nothing, at many times the load",
+}
 _WHOLE = {"ttft": "anything seen", "e2el": "end to end"}
 
 
@@ -53,7 +63,12 @@ def several_report(plan: SeveralPlan) -> Report:
         *([_alone_table(plan)] if plan.alone else []),
     ]
     rows = [record(figure for figure in model if figure.key != "replica") for model in models]
-    return Report(record=whole, tables=tables, notes=_notes(plan), rows=rows)
+    return Report(record=whole, tables=tables, notes=[_bottleneck(plan), *_notes(plan)], rows=rows)
+
+
+def _bottleneck(plan: SeveralPlan) -> str:
+    first = [f"{stage.name}, {_BINDING[one]}" for stage, one in zip(plan.asked.stages, plan.binding)]
+    return f"bottleneck, the first that more load of all breaks: {'; '.join(first)}"
 
 
 def _title(plan: SeveralPlan) -> str:
@@ -99,6 +114,7 @@ def _model(plan: SeveralPlan, place: int) -> list[Figure]:
         Figure("slo", {f"{name}_s": limit for name, limit in limits.items()}),
         Figure("goodput_requests_per_s", run and run.goodput),
         Figure("keeps_the_limits", keeps, "keeps", text=("yes" if limits else "-") if keeps else "no"),
+        Figure("binding", plan.binding[place]),
         *_while_lost(plan, place),
         Figure("replica", deployment_record(member.deployment)),
     ]

@@ -1,7 +1,8 @@
 """Closed form against simulator over 200 stable points: ``python -m tests.benchmarks.compare_steady_state [STAGES]``.
 
 With a number of pipeline stages the users come one after another over ten seconds: a burst of equal prompts would fill
-the batches in flight evenly, which arrivals that know nothing of each other do not.
+the batches in flight evenly, which arrivals that know nothing of each other do not. ``full``: drawn loads of which the
+cache holds a part, and how far TTFT, TPOT and the rate are then, by users over what fits.
 """
 
 from __future__ import annotations
@@ -40,6 +41,14 @@ class Point(NamedTuple):
     ideal: bool
 
 
+class Errors(NamedTuple):
+    """Closed form over simulator, less one."""
+
+    ttft: float
+    tpot: float
+    rate: float
+
+
 def grid() -> list[Point]:
     """All 200 points."""
     return [Point(*point) for point in itertools.product(DEPLOYMENTS, LENGTHS, USERS, (True, False))]
@@ -70,6 +79,43 @@ def compare(point: Point, stages: int = 1, flags: EngineFlags | None = None) -> 
     return float(state.tpot) / tpot - 1.0, float(state.request_rate) / rate - 1.0
 
 
+def beyond_the_cache(deployment: tuple[str, str, int, str], lengths: tuple[int, int], over: float) -> Errors | None:
+    """Differences of TTFT, TPOT and rate as shares, with ``over`` times the users that fit and equal requests; None
+    where more than 300 would have to be followed."""
+    model, gpu, tp, engine = deployment
+    served = assemble(Request(model=model, gpu=gpu, engine=engine, parallel=Parallelism(tp=tp)))
+    prompt, output = lengths
+    fits = steady_state(served, UserLoad(concurrency=1.0, prompt=float(prompt), output=float(output))).admissible
+    users = int(np.ceil(float(fits) * over))
+    if fits < 1 or users > 300:
+        return None
+    loop, equal = ClosedLoop(concurrency=users), (Lengths(mean=prompt), Lengths(mean=output))
+    traffic = Traffic(arrivals=loop, prompt=equal[0], output=equal[1], requests_count=max(20 * users, 200))
+    run = simulate(served, traffic).to_dict()
+    state = steady_state(served, UserLoad(concurrency=float(users), prompt=float(prompt), output=float(output)))
+    found = (run["ttft_s"]["mean"], run["tpot_s"]["mean"], run["throughput"]["requests_per_s"])
+    predicted = (float(state.ttft), float(state.tpot), float(state.request_rate))
+    return Errors(*(mine / theirs - 1.0 for mine, theirs in zip(predicted, found)))
+
+
+def full_caches(seed: int = 1, draws: int = 24) -> None:
+    rng = np.random.default_rng(seed)
+    devices = [("llama-3.1-8b", "rtx-4090", 1), ("qwen3-32b", "h100-sxm", 1), ("llama-3.1-70b", "h200-sxm", 2)]
+    for over in (1.1, 1.3, 2.0, 4.0):
+        found: list[Errors] = []
+        while len(found) < draws:
+            lengths = tuple(int(np.exp(rng.uniform(*np.log(ends)))) for ends in ((200, 8000), (50, 2000)))
+            device = (*devices[rng.integers(3)], ("vllm", "sglang", "trtllm")[rng.integers(3)])
+            one = beyond_the_cache(device, lengths, over)
+            found += [one] if one is not None else []
+        size = np.abs(np.array(found))
+        shares = ", ".join(
+            f"{name} {middle:.1%} and {high:.1%}"
+            for name, middle, high in zip(Errors._fields, np.median(size, axis=0), np.percentile(size, 90, axis=0))
+        )
+        print(f"{over} times what fits, median and p90 of {draws}: {shares}")
+
+
 def main(stages: int = 1) -> None:
     points = grid()
     errors = np.abs([compare(point, stages) for point in points])
@@ -82,4 +128,4 @@ def main(stages: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    full_caches() if sys.argv[1:] == ["full"] else main(*map(int, sys.argv[1:]))

@@ -490,3 +490,16 @@ def test_the_fewest_layers_of_experts_on_the_host(run: Run) -> None:
     assert f"--cpu-moe-layers 24 fits, with a TPOT of {1e3 * tpot[24]:.2f} ms" in said
     assert run(*asked.split(), "--cpu-moe-layers", "23").code == 3  # one fewer does not fit
     assert "has room" not in run(*asked.split(), "--cpu-moe-layers", "24").out
+
+
+def test_a_full_cache_is_said_with_what_fits(run: Run) -> None:
+    """By hand: the tokens that the engine logs over a prompt and half an output. The simulator follows each request."""
+    asked = ("llama-3.1-8b", "--gpu", "rtx-4090", "--prompt", "4000", "--output", "400", "--in-flight")
+    shown, record = run("estimate", *asked, "64"), run("estimate", *asked, "64", "--format", "json").json
+    tokens = run("simulate", *asked, "64", "--format", "json").json
+    fits = tokens["kv"]["capacity_tokens"] / (4000 + 400 / 2)
+    said = re.search(r"warning: the KV cache holds (\d+) requests of these 64: (\d+) wait", shown.out)
+    assert said is not None and int(said[1]) == round(fits) and int(said[2]) == round(64 - fits)
+    assert record["steady_state"]["ttft_s"] == pytest.approx(tokens["ttft_s"]["mean"], rel=0.14)
+    assert tokens["queue"]["wait_mean_s"] == pytest.approx(record["steady_state"]["wait_s"], rel=0.14)
+    assert "warning" not in run("estimate", *asked, str(int(fits * 0.8))).out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -95,3 +96,30 @@ def test_without_the_solver(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run(*ASKED)
     assert ran.code == 2
     assert ran.err.splitlines() == ["error: an integer programme needs scipy", "hint: pip install 'scipy>=1.12'"]
+
+
+def test_what_does_not_run_at_all_is_no_missed_limit(run: Run) -> None:
+    """A 70B in bf16 is 141 GB, beside which an L4 has 24; a T4 has no arithmetic in fp8. An hour is a limit for any."""
+    limits = [
+        "--rate",
+        "1",
+        "--prompt",
+        "100",
+        "--output",
+        "10",
+        "--ttft",
+        "1h",
+        "--tpot",
+        "1h",
+        "--rent",
+        "h100-sxm",
+        "--token-budget",
+        "2048",
+    ]
+    small = run("fleet", "llama-3.1-70b", "--own", "l4=4", *limits, "--most", "4", "--quant", "native").out
+    assert re.search(r"l4 is not used: .* the weights do not fit$", small, re.M)
+    none = run("fleet", "llama-3.1-8b", "--own", "t4=4", *limits, "--most", "1", "--quant", "fp8").out
+    assert re.search(r"t4 is not used: .* t4 has no fp8 arithmetic", none)
+    alone = [*limits[:10], "--own", "l4=4", "--most", "4", "--quant", "native", "--token-budget", "2048"]
+    refused = run("fleet", "llama-3.1-70b", *alone)
+    assert refused.code == 3 and "the weights do not fit" in refused.err

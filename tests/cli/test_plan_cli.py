@@ -715,3 +715,17 @@ def test_a_named_gpu_that_is_in_no_answer_is_said_to_be_left_out(run: Run) -> No
     found = re.search(r"^l4 is left out: its TPOT is ([\d.]+) ms at least, over the limit of 20.0 ms", said, re.M)
     assert found is not None and 50 < float(found[1]) < 75
     assert "left out" not in run(*asked, "--gpu", "h100-sxm", "--tp", "1").out
+
+
+def test_the_gpus_that_a_refusal_names_are_enough(run: Run) -> None:
+    """Ten A100 would do in closed form, and are refused when they are there. What is named is planned for in each."""
+    asked = "plan llama-3.1-70b --rate 6 --prompt 1500 --output 300 --ttft 1s --tpot 50ms --quant int8 --aggregated"
+    named = set()
+    for owned in (2, 10):
+        refused = run(*asked.split(), "--gpu", f"{owned}x-a100-80gb-sxm")
+        hint = re.search(r"--gpu (\d+)x-a100-80gb-sxm, or", refused.err)
+        assert refused.code == 3 and hint is not None and int(hint[1]) > 10
+        named.add(hint[1])
+    assert len(named) == 1
+    found = run(*asked.split(), "--gpu", f"{named.pop()}x-a100-80gb-sxm", "--format", "json")
+    assert found.code == 0 and found.json["plan"]["verdict"] == "stable"

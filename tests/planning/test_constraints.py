@@ -63,7 +63,7 @@ def test_too_few_gpus_are_counted_by_kind() -> None:
     least: Any = SimpleNamespace(kinds=[(prompts, 4), (decode, 6)], replicas=3, deployment=decode, devices=10)
     because, hint = WithinOwned(OwnedGpus({"h100-sxm": 4})).ruled_out(least, SimpleNamespace())  # type: ignore[arg-type]
     assert because == (
-        "the fewest that keep the limits are 4 x a100-80gb-sxm, 6 x h100-sxm: "
+        "the cheapest that keep the limits are 4 x a100-80gb-sxm, 6 x h100-sxm: "
         "3 replicas of llama-3.1-8b in bf16, each on 2 x h100-sxm (tp 2)"
     )
     assert hint.startswith("--gpu 4x-a100-80gb-sxm,6x-h100-sxm, ")

@@ -24,7 +24,7 @@ def parts_of_other_reports(monkeypatch: pytest.MonkeyPatch) -> None:
         "error_record": "errors", "happened_record": None, "happened_rows": [], "classes_record": None,
         "mixes_record": None, "_hours": ["hours"], "tier_records": None, "episode_records": "episodes",
         "by_class": "kinds", "_times": ["times"], "failure_table": "failures", "error_note": "watts are off",
-        "hours_over": None, "_by_hour": "by hour", "by_day": "by day",
+        "hours_over": None, "_by_hour": "by hour", "by_day": "by day", "alone": "alone", "edge_lines": [],
     }  # fmt: skip
     for name, value in words.items():
         monkeypatch.setattr(report, name, lambda *_, value=value: value)

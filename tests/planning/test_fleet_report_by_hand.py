@@ -24,6 +24,7 @@ def parts_of_other_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "carried_over", lambda option: option.carried)
     monkeypatch.setattr(report, "floor_line", lambda model, quants, floor: f"floor {floor}" if floor else "")
     monkeypatch.setattr(report, "tier_records", lambda run: run.tiers)
+    monkeypatch.setattr(report, "edge_lines", lambda design, question: [])
 
 
 def design(gpu: str = "h100", quant: str = "fp8", carried: bool = False, broken: str = "ttft") -> Any:

@@ -16,6 +16,7 @@ from inferplan.catalog.bills import Offer, Tariff
 from inferplan.catalog.workloads import BorrowedLimit, borrowed_limit, load_workload
 from inferplan.figures import Figure
 from inferplan.planning.demand import Demand
+from inferplan.planning.edges import Edge
 from inferplan.planning.option import OwnedGpus, Sizing
 from inferplan.planning.plan import Plan
 from inferplan.planning.power import PowerBudget
@@ -59,7 +60,7 @@ def plan(which: Any = None, **more: Any) -> Any:
         "native": None, "unknown": None, "measured": None, "miss": None, "bands": {"ttft": (0.81, 1.19)},
         "capacity": None, "rate": 33.0, "response": 1.5, "waiting": None, "alternatives": [], "outranked": [],
         "cheaper_verified": None, "unseen": 0, "drafts_help": True, "tiered": [], "curve": [],
-        "searched": searched(), "apart": None, "apart_at_least": None, "in_proportion": None,
+        "searched": searched(), "apart": None, "apart_at_least": None, "in_proportion": None, "edges": [],
     }  # fmt: skip
     found |= more
     found.setdefault("as_predicted", found["best"] if found["confidence"] == 0.5 else found["other"])
@@ -903,3 +904,13 @@ def test_requests_longer_than_the_context(monkeypatch: pytest.MonkeyPatch) -> No
     assert said().startswith("about 1 request in 8 is longer than the context of 800 tokens")
     assert said(classes=(), prompt=draws).startswith("about 1 request in 4 is longer")
     assert said(950) == said(None) == said(trace=1) == said(sessions=1) == said(classes=()) == ""
+
+
+def test_limits_that_an_idle_replica_barely_keeps() -> None:
+    """What twice the limit saves is said where it is a tenth or more."""
+    edge = Edge("ttft", 0.25, 0.4)
+    said = "! the limit on TTFT is near what an idle replica takes, 250 ms of 400 ms for the prompt of p95 alone"
+    cheaper, hardly = option(cost=2.0), option(cost=5.8)
+    lines = [plan_notes.edge_lines(plan(edges=[(edge, looser)]))[0] for looser in (cheaper, hardly, None)]
+    assert all(line.startswith(said) for line in lines)
+    assert "with --ttft 800ms a plan is" in lines[0] and lines[1] == lines[2] and "--ttft" not in lines[1]

@@ -32,6 +32,7 @@ from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
 from inferplan.traffic.stages import ModelStage, scale_rates
 from inferplan.work.parallel import Parallelism
 
+FEW, LONG = EngineFlags(max_sequences=8), Lengths(mean=400)
 PROMPT, OUTPUT = Lengths(mean=512), Lengths(mean=48)
 PRICES = price_book(stated=("l4=1.00", "h100-sxm=16.00/8"))
 
@@ -82,6 +83,20 @@ def test_models_side_by_side_have_the_fewest_replicas() -> None:
     assert max(plan.replicas) > 1
     assert plan.cost == pytest.approx(sum(plan.replicas) * 1.00)
     assert plan.alone == ()
+
+
+def test_what_breaks_first_as_the_load_grows() -> None:
+    """A limit beside one of a hundred times what is needed, each in turn; no limit and eight sequences, of which more
+    wait; and a load that no factor makes one."""
+    slots = replace(member(SMALL), deployment=assemble(Request(model="llama-3.2-1b", gpu="l4", ideal=True, flags=FEW)))
+    broken = {
+        "ttft": member(replace(SMALL, name="a", limits=Slo(ttft=0.2, tpot=10.0, percentile=95))),
+        "tpot": member(replace(SMALL, name="b", output=LONG, limits=Slo(ttft=60.0, tpot=0.02, percentile=95))),
+        "slots": replace(slots, stage=replace(SMALL, name="c", limits=Slo()), replicas=3),
+        "nothing": member(replace(SMALL, name="d", rate=0.01)),
+    }
+    plan = plan_several(SeveralAsked(members=tuple(broken.values()), prices=PRICES))
+    assert plan.binding == tuple(broken)
 
 
 def test_a_short_run_that_does_not_tell_does_not_decide() -> None:

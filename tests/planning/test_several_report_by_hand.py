@@ -77,7 +77,7 @@ def plan(*stages: Any, **more: Any) -> Any:
         "run": SimpleNamespace(
             stages=stages, asked=[SimpleNamespace(run=run()) for _ in stages], answers={}
         ),
-        "lost": {0: 2, 1: 5}, "tried": [], "alone": [], "too_short": False,
+        "lost": {0: 2, 1: 5}, "tried": [], "alone": [], "too_short": False, "binding": ("ttft", "memory"),
     }  # fmt: skip
     return SimpleNamespace(**found | more)
 
@@ -109,6 +109,7 @@ def test_a_model_as_a_row() -> None:
     assert cells(second)["asked"] == "0.25 of chat" and cells(second)["GPUs"] == "6,000"
     found = record(second)
     assert (found["after"], found["share_of_stream"], found["devices"], found["given"]) == ("chat", 0.25, 6000, False)
+    assert found["binding"] == "memory"
     assert (found["e2el_s"], found["goodput_requests_per_s"], found["ttft_mean_s"]) == (None, 9.5, 0.25)
     assert found["replicas_needed_while_lost"] is found["replicas_left_while_lost"] is None
     whole.asked.domains = 2
@@ -307,7 +308,10 @@ def test_the_whole_report_on_several_models(monkeypatch: pytest.MonkeyPatch) -> 
         "2 models on 6,006 of 6,400 GPUs: 40.00 EUR/h, 29,200 EUR per month",
         "Latency of whole answers, as users see it", "Machines",
     ]  # fmt: skip
-    assert [len(table.rows) for table in found.tables] == [2, 2, 1] and found.notes == ["note"]
+    assert [len(table.rows) for table in found.tables] == [2, 2, 1] and found.notes == [
+        "bottleneck, the first that more load of all breaks: chat, the limit on TTFT; judge, memory for the cache",
+        "note",
+    ]
     assert (found.record["cost_per_month"], found.record["proven_cheapest_packing"]) == (29_200.0, True)
     assert found.record["known_error"] == ["chat", "judge"] and "replica" not in found.rows[0]
     assert report._served(whole)["chat"][1] == 700.0
