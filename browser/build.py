@@ -22,6 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tools.shipped_specs import read_all
+
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 PYODIDE = "314.0.7"
@@ -49,8 +51,6 @@ BEGUN = (
     "simulate llama-3.1-8b --gpu h100-sxm --rate 2 --requests 40 --workload chat",
 )
 """Commands that the interpreter has answered when its memory is written down."""
-READING = (*BEGUN, "estimate llama-3.1-8b --gpu m3-max", "emit vllm llama-3.1-8b --gpu h100-sxm", "prices")
-"""Commands that read one file at least of every kind."""
 
 
 class BuildError(RuntimeError):
@@ -88,30 +88,12 @@ def pyodide(cache: Path) -> Path:
 def packed_specs() -> bytes:
     """Every shipped spec as it was read and checked here, each pickled for itself: their places, by file and kind, in
     front of them."""
-    from click.testing import CliRunner
+    from inferplan.catalog.files import config_root
 
-    from inferplan.catalog import file_cache
-    from inferplan.catalog.files import config_root, load_hardware, load_model, names, spec_of
-    from inferplan.cli import cli
-
-    for line in READING:
-        result = CliRunner().invoke(cli, line.split(), obj={})
-        if result.exit_code:
-            raise BuildError(f"inferplan {line} fails: {result.output}")
-    for name in names("models"):
-        load_model(name)
-    for name in names("hardware"):
-        load_hardware(name)
-    root = config_root()
-    kinds = {(Path(path).parent, kind): type(made) for (path, kind), (_, made) in file_cache._held.items()}
-    for (folder, kind), spec in kinds.items():
-        if kind == spec.__name__ and folder != root:
-            for path in sorted(folder.glob("*.yaml")):
-                spec_of(path, spec)
     places, packed = {}, b""
-    for (file, kind), (_, made) in file_cache._held.items():
+    for (file, kind), (_, made) in read_all(BEGUN).items():
         one = pickle.dumps(made, pickle.HIGHEST_PROTOCOL)
-        places[Path(file).relative_to(root).as_posix(), kind] = len(packed), len(one)
+        places[Path(file).relative_to(config_root()).as_posix(), kind] = len(packed), len(one)
         packed += one
     return pickle.dumps(places, pickle.HIGHEST_PROTOCOL) + packed
 

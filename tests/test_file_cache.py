@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from inferplan import packed
 from inferplan.catalog import file_cache, files
 from inferplan.devices.constants import Calibration
 from inferplan.devices.engine import EngineSpec
@@ -159,7 +162,7 @@ def test_other_code_reads_again(folder: Path, source: Path, monkeypatch: pytest.
 
 
 def test_code_is_known_by_every_file_that_reads_a_spec() -> None:
-    said = str(dict(file_cache._files()))
+    said = str(dict(packed.code_files()))
     for part in ("spec.py", "units.py", "catalog/files.py", "devices/engine.py", "models/layers/mla.py", "work/ops.py"):
         assert f"inferplan/{part}" in said
 
@@ -226,19 +229,25 @@ def test_two_sources_of_one_name_are_two(folder: Path, source: Path) -> None:
     assert again(Reads(other)) == "other"
 
 
+def from_the_wheel(made: Any) -> Any:
+    """What a wheel's file of specs says of one."""
+    return json.loads(json.dumps(packed._encoded(made)), object_hook=packed._decoded)
+
+
 @for_each(("kind", "spec"), [("hardware", HardwareSpec), ("engines", EngineSpec), ("calibration", Calibration)])
 def test_every_shipped_spec_survives(kind: str, spec: type) -> None:
     for name in files.names(kind):
         read = files.load(kind, name, spec)  # no cache here: as the file says
         assert pickle.loads(pickle.dumps(read)) == read
+        assert from_the_wheel(read) == read
 
 
 def test_every_model_survives() -> None:
     for name in files.names("models"):
         read = files._from_yaml(files.config_root() / "models" / f"{name}.yaml")
         again = pickle.loads(pickle.dumps(read))
-        assert again == read
-        assert again.parameters == read.parameters
+        assert again == read == from_the_wheel(read)
+        assert again.parameters == read.parameters == from_the_wheel(read).parameters
 
 
 def test_the_second_estimate_parses_no_yaml_and_says_the_same(folder: Path) -> None:
@@ -248,3 +257,48 @@ def test_the_second_estimate_parses_no_yaml_and_says_the_same(folder: Path) -> N
     )
     assert first.stdout == second.stdout
     assert [first.stderr, second.stderr] == ["True\n", "False\n"]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with one engine, whose spec is packed."""
+    place = tmp_path / "package"
+    for name in packed._READERS:
+        (place / name).mkdir(parents=True)
+    (place / "work" / "reader.py").write_text("reads")
+    engine = place / "configs" / "engines" / "vllm.yaml"
+    engine.parent.mkdir(parents=True)
+    engine.write_text((files.config_root() / "engines" / "vllm.yaml").read_text())
+    monkeypatch.setattr(packed, "_PACKAGE", place)
+    made = files.load("engines", "vllm", EngineSpec)
+    held = {(str(engine), "EngineSpec"): ([engine, place / "work" / "reader.py"], made)}
+    packed._places.cache_clear()
+    (place / "configs" / packed.NAME).write_bytes(packed.packed(held, place / "configs"))
+    yield place
+    packed._places.cache_clear()
+
+
+def test_a_packed_spec_is_not_read(package: Path) -> None:
+    engine = package / "configs" / "engines" / "vllm.yaml"
+    found = file_cache.read_cached(engine, "EngineSpec", lambda: pytest.fail("the wheel has it"))
+    assert found == files.load("engines", "vllm", EngineSpec)
+    assert packed.unpacked(engine, "other") is None
+    assert packed.unpacked(package.parent / "vllm.yaml", "EngineSpec") is None
+
+
+@for_each("changed", ["configs/engines/vllm.yaml", "work/reader.py", "work/new.py", "configs/specs.jsonl"])
+def test_a_packed_spec_is_read_anew_where_something_changed(package: Path, changed: str) -> None:
+    """A YAML with one letter more, its reader, the code as a whole, and a file of specs that says nothing."""
+    engine, file = package / "configs" / "engines" / "vllm.yaml", package / changed
+    before = file.read_bytes() if file.exists() else b""
+    assert packed.unpacked(engine, "EngineSpec") is not None
+    file.write_bytes(b"#" + before[1:] + b"#")
+    packed._places.cache_clear()
+    assert packed.unpacked(engine, "EngineSpec") is None
+    file.write_bytes(before) if before else file.unlink()
+    packed._places.cache_clear()
+
+
+def test_what_nobody_packs_is_no_file_of_specs() -> None:
+    with pytest.raises(TypeError, match="complex"):
+        packed._encoded({"one": [1j]})

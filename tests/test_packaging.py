@@ -116,6 +116,26 @@ def test_the_wheel_prints_what_the_readme_shows(installed: Path, tmp_path: Path)
     assert call(installed, *command[1].split(), cwd=tmp_path) == shown[0]
 
 
+def test_the_first_estimate_of_the_wheel_parses_no_yaml_and_checks_nothing(installed: Path, tmp_path: Path) -> None:
+    """Without a folder for what is kept. A YAML that somebody has changed there is read."""
+    script = (
+        "import os, sys; os.environ['INFERPLAN_CACHE'] = ''\n"
+        "from inferplan.cli import main\nfrom inferplan.catalog.files import config_root\n"
+        "sys.argv = 'inferplan estimate llama-3.1-8b --gpu h100-sxm --format json'.split()\nmain()\n"
+        "print(sorted({'yaml', 'pydantic'} & set(sys.modules)), config_root())"
+    )
+    python = installed.parent / "python"
+    first, loaded = call(python, "-c", script, cwd=tmp_path).rsplit("\n", 2)[:2]
+    assert loaded.startswith("[] ")
+    file = Path(loaded[3:]) / "hardware" / "h100-sxm.yaml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("bandwidth: 3.35 TB/s", "bandwidth: 1.5 TB/s"), encoding="utf-8")
+    slower, loaded = call(python, "-c", script, cwd=tmp_path).rsplit("\n", 2)[:2]
+    file.write_text(text, encoding="utf-8")
+    assert loaded.startswith("['pydantic', 'yaml'] ")
+    assert json.loads(slower)["tpot_s"] > 1.5 * json.loads(first)["tpot_s"]
+
+
 def test_what_is_in_the_source_distribution(distributions: Path) -> None:
     """All that a test run needs (of what git tracks, where this is a checkout), and nothing that was made here."""
     (built,) = distributions.glob("*.tar.gz")

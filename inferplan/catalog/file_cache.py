@@ -2,10 +2,10 @@
 
 What transformers made of a config is kept too, by the text of both (:func:`made_once`).
 
-As Python keeps what it has compiled: made when a file is first read, and used while neither that file nor the code that
-reads it has changed. The folder is ``INFERPLAN_CACHE`` (empty: nothing is kept), else ``inferplan`` in
-``XDG_CACHE_HOME`` (a whole path, as its rules have it) or ``~/.cache``; where nothing can be written, every process
-reads the YAML.
+A wheel brings them (:mod:`inferplan.packed`). Else, as Python keeps what it has compiled: made when a file is
+first read, and used while neither that file nor the code that reads it has changed. The folder is ``INFERPLAN_CACHE``
+(empty: nothing is kept), else ``inferplan`` in ``XDG_CACHE_HOME`` (a whole path, as its rules have it) or ``~/.cache``;
+where nothing can be written, every process reads the YAML.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -24,11 +24,9 @@ from zlib import crc32
 
 from inferplan.errors import InputFileError
 from inferplan.files import save
+from inferplan.packed import code_files, unpacked
 
 Kept = TypeVar("Kept")
-_PACKAGE = Path(__file__).parents[1]
-_READERS = ("catalog", "devices", "models", "work")
-"""The parts of the package that say what a YAML means, beside the files at its top."""
 _State = tuple[str, int, int, int]
 """A file, when it was written, when it was changed at all (which nobody can set back), and its size."""
 
@@ -42,6 +40,10 @@ def read_cached(path: Path, kind: str, read: Callable[[], tuple[Kept, Iterable[P
     key = os.fspath(path), kind
     if key in _held and _is_current(_held[key][0]):
         return _held[key][1]  # type: ignore[no-any-return]
+    shipped = unpacked(path, kind)
+    if shipped is not None:
+        _held[key] = [_state(one) for one in shipped[0]], shipped[1]
+        return shipped[1]  # type: ignore[no-any-return]
     place = _place(path, kind)
     kept = _load(place, lambda states: states[0][0] == key[0] and _is_current(states))
     if kept is not None:
@@ -132,20 +134,7 @@ def _code() -> str:
     """What the code that reads a YAML is, told as Python tells it, by the time and the size of its files: one digest
     of all, for every spec carries it.
     """
-    files = sorted((name, one.st_mtime_ns, one.st_size) for name, one in _files())
+    files = sorted((name, one.st_mtime_ns, one.st_size) for name, one in code_files())
     checker = find_spec("pydantic")  # found, not imported
     installed = _state(checker.origin) if checker is not None and checker.origin else None
     return sha256(repr((sys.version, installed, files)).encode()).hexdigest()
-
-
-def _files() -> Iterator[tuple[str, Any]]:
-    waiting = [_PACKAGE / part for part in _READERS]
-    with os.scandir(_PACKAGE) as entries:
-        yield from ((one.path, one.stat()) for one in entries if one.name.endswith(".py"))
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for one in entries:
-                if one.name.endswith(".py"):
-                    yield one.path, one.stat()
-                elif one.name != "__pycache__" and one.is_dir():
-                    waiting.append(Path(one.path))
