@@ -14,6 +14,7 @@ from tools.accuracy.parts.lora import lora_part
 from tools.accuracy.parts.masks import hidden_part, masks_part
 from tools.accuracy.parts.mig import mig_part
 from tools.accuracy.parts.power import caps_part, power_part
+from tools.accuracy.parts.replay import replay_part
 from tools.accuracy.parts.rows import MEDIAN, NINE_IN_TEN, Part
 from tools.accuracy.parts.speculation import heads_part, speculation_part
 from tools.accuracy.parts.tiers import tiers_part, writing_part
@@ -31,6 +32,7 @@ PARTS: Sequence[Callable[[Path], Part]] = (
     filters_part,
     tiers_part,
     writing_part,
+    replay_part,
     cold_start_part,
     speculation_part,
     heads_part,
