@@ -13,7 +13,7 @@ from inferplan.catalog.counted import counted
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
 from inferplan.cli.layers import Layered
-from inferplan.cli.options import counting, engine_is_named, engine_option, report_options
+from inferplan.cli.options import ENGINES, counting, engine_is_named, engine_option, report_options
 from inferplan.errors import UsageError
 from inferplan.fields import option_values, question_of
 from inferplan.reports.fit import memory_report, options_report
