@@ -33,9 +33,7 @@ from inferplan.table import Report
     metavar="GPUS",
     help="GPUs that you have: 2x-a6000, or 2x24GB for every GPU on file with that memory.",
 )
-@engine_option(
-    "Engine and version: vllm, vllm@0.20, sglang, trtllm, atom, llama.cpp, ik_llama.cpp, ktransformers, none."
-)
+@engine_option(ENGINES)
 @asks(FitLoad, FitAsked)
 @gets(prices=PricesAsked)
 @report_options

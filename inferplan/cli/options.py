@@ -259,9 +259,7 @@ def _of_deployment() -> list[Declared]:
             for role, text in zip(ROLES, _ROLE_HELP)
         ),
         *options_of(Request, "parallel", "expert_skew"),
-        _engine(
-            "Engine and version: vllm, vllm@0.20, sglang, trtllm, atom, llama.cpp, ik_llama.cpp, ktransformers, none."
-        ),
+        _engine(ENGINES),
         *options_of(Request, "flags"),
         BACKEND,
         *options_of(Request, without=_ELSEWHERE),
