@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from inferplan.estimate.resting import PARTS as PRICED
+from tools.accuracy.parts.agents import agents_part
 from tools.accuracy.parts.cold_start import cold_start_part
 from tools.accuracy.parts.filters import filters_part
 from tools.accuracy.parts.host_experts import host_experts_part
@@ -39,6 +40,7 @@ PARTS: Sequence[Callable[[Path], Part]] = (
     cold_start_part,
     speculation_part,
     heads_part,
+    agents_part,
 )
 HEAD = f"""# Accuracy of parts
 
