@@ -41,15 +41,15 @@ def agents_part(shared: Path) -> Part:
         if row["model"] in ("DeepSeek-V4-Pro", "GLM-5.2") and row["concurrency"]:
             keys = ("source", "engine", "model", "gpu", "arm", "concurrency")
             arms[tuple(row[key] for key in keys)][row["quantity"]] = float(row["value"])
-    once = {tuple(sorted(told.items())): key for key, told in arms.items()}
-    rows = [one for told, key in once.items() for one in _rows(key, dict(told))]
+    rows = [one for key, told in arms.items() for one in _rows(key, told)]
     return Part(name="Agents", rows=rows)
 
 
 def _rows(key: tuple[str, ...], told: dict[str, float]) -> Iterator[PartRow]:
     source, engine, model, gpu, arm, lanes = key
     found = told.get("realized_prefix_hit", 100 * told.get("gpu_kv_hit_rate", 0.0)) / 100
-    if found < 0.9 or "DPA" in arm:
+    again = engine == "ATOM PR1640" and "sweep" not in arm
+    if found < 0.9 or "DPA" in arm or again:
         return
     asked, itl = _asked(key, told, found)
     traffic = Traffic(
