@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_hardware
-from inferplan.catalog.filters import asked_filters, blocks_of, filter_constants, with_filters
+from inferplan.catalog.filters import as_filed, asked_filters, blocks_of, filter_constants, with_filters
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.graph import build
@@ -17,14 +18,14 @@ from inferplan.estimate.roofline import price
 from inferplan.work.filters import Filters
 from inferplan.work.step import Segment, Step
 from tests.cases import for_each
-from tools.fitting.filters import fitted, timed
+from tools.fitting.filters import PASSES, _row_passes, fitted, passes, timed
 
 VOCAB = 128_256
 
 
 def seconds(kernel: str, filters: str, gpu: str, rows: float, vocabulary: int) -> float:
     hardware = load_hardware(gpu)
-    chosen = Filters(asked=tuple(filters.split("+")), kernel=kernel, blocks=blocks_of(hardware) or 1)
+    chosen = as_filed(Filters(asked=tuple(filters.split("+")), kernel=kernel), blocks_of(hardware) or 1)
     (op,) = chosen.ops(rows, vocabulary, 1)
     return float(price(op, hardware, filter_constants()).time)
 
@@ -107,11 +108,45 @@ def test_service_of_public_arms() -> None:
 
 def test_constants_are_those_of_the_fit() -> None:
     on_file = filter_constants().constants["elementwise"]
-    rows = [row for row in timed() if row.kernel == "flashinfer"]
-    for (kernel, filters), (overhead, swept, memory) in fitted(rows).items():
-        fit = on_file[f"{kernel}.{filters}"]
+    rows = [row for row in timed() if row.kernel in ("flashinfer", "sort")]
+    for label, (overhead, swept, memory) in fitted(rows).items():
+        fit = on_file[label]
         found = (fit.overhead, fit.terms["swept"], fit.memory)
         assert found == pytest.approx((overhead, swept, memory), rel=0.01, abs=1e-12)
+
+
+def test_a_sort_goes_another_way_with_few_rows() -> None:
+    """PyTorch's SortStable.cu: all rows in one sort below 128, each in a thread block of its own from there; eight of
+    256 threads fit on a multiprocessor. In no fit: vllm 33538, H100, 1,024 rows in 16.312 and 14.857 ms."""
+    few = 114.6e-6 + 8 * 127 * VOCAB / (0.0151 * 3.35e12)
+    assert seconds("sort", "top-p", "h100-sxm", 127.0, VOCAB) == pytest.approx(few)
+    many = 114.6e-6 + 5.77e-9 * VOCAB + 8 * 128 * VOCAB / (0.0207 * 3.35e12)
+    assert seconds("sort", "top-p", "h100-sxm", 128.0, VOCAB) == pytest.approx(many)
+    assert seconds("sort", "top-p", "h100-sxm", 1024.0, 131_072) == pytest.approx(16.312e-3, rel=0.05)
+    assert seconds("sort", "top-k", "h100-sxm", 1024.0, 131_072) == pytest.approx(14.857e-3, rel=0.05)
+
+
+def test_the_longest_row_of_a_rejecting_kernel_by_hand() -> None:
+    """64 rows at once: (1 + 0.41 ln 64) mean rows; 300 rows: 300/132 of them, and the longest of 132."""
+    for rows, longest in ((64.0, 1 + 0.41 * 4.1589), (300.0, 300 / 132 + 0.41 * 4.8828)):
+        by_hand = 11.9e-6 + 0.351e-9 * VOCAB * longest + 8 * rows * VOCAB / (0.558 * 3.35e12)
+        assert seconds("flashinfer", "top-k", "h100-sxm", rows, VOCAB) == pytest.approx(by_hand, rel=1e-4)
+
+
+def test_passes_are_those_of_the_kernel_step_by_step() -> None:
+    """k = 1 of four alike tokens: the first draw has none above it, and ends. Two tokens of 0.75 and 0.25 with k = 1:
+    three of four draws end at once, the others go on with the larger one: 1 + 1/4 rounds, of which each reads up to
+    what it draws, the first token or half of both."""
+    draw = np.random.default_rng(1)
+    assert all(_row_passes(np.full(4, 0.25), 1, draw) < 2.0 for _ in range(20))
+    mean = np.mean([_row_passes(np.array([0.75, 0.25]), 1, draw) for _ in range(4000)])
+    assert mean == pytest.approx(1.25 + 0.25 * 0.5, abs=0.03)
+
+
+def test_passes_on_file_are_counted() -> None:
+    """Of 60 rows, where the mean of 60 is some 5 % off."""
+    for kept, deviation in ((50, None), (10, 1.0), (10, 5.0)):
+        assert passes(128_512, kept, deviation, 60).mean == pytest.approx(PASSES[kept, deviation].mean, rel=0.15)
 
 
 def test_parts_of_the_option() -> None:

@@ -513,7 +513,7 @@ def assemble(
     if request.anchor is not None:
         deployment = with_anchor(deployment, load_anchor(request.anchor), request.anchor)
     if request.power_cap is not None:
-        deployment = _capped(deployment, request.power_cap)
+        deployment = capped(deployment, request.power_cap)
     return with_host_memory(request, deployment, model_loader, hardware_loader)
 
 
@@ -587,7 +587,7 @@ def with_host_memory(
     return with_offload(deployment, request.offload, on_host, host_hardware)
 
 
-def _capped(deployment: Deployment, watts: float) -> Deployment:
+def capped(deployment: Deployment, watts: float) -> Deployment:
     """The deployment under a cap on each device."""
     from inferplan.catalog.power import power_cap
 

@@ -18,11 +18,15 @@ FILE = "filters.yaml"
 
 
 class KernelTimes(Spec):
-    """Constants of a kernel for some filters: seconds of a run, seconds for each number of a thread block's row, and
-    the share of the memory's bandwidth at which it reads and writes the logits once. error: its own, if it has one."""
+    """Constants of a kernel for some filters: seconds of a run, seconds for each number of a thread block's row, how
+    far rows differ in them, thread blocks of a multiprocessor at once, and the share of the memory's bandwidth at which
+    it reads and writes the logits once. few: rows below which ``KERNEL-few`` has the constants. error: its own."""
 
     overhead: float = Field(ge=0.0)
     swept: float = Field(default=0.0, ge=0.0)
+    spread: float = Field(default=0.0, ge=0.0)
+    resident: int = Field(default=1, ge=1)
+    few: int = Field(default=0, ge=0)
     memory: float = Field(gt=0.0, le=1.0)
     error: dict[str, float] | None = None
 
@@ -41,6 +45,13 @@ def filter_place(label: str, constant: str) -> tuple[str, ...] | None:
     if label not in filter_constants().constants["elementwise"]:
         return None
     return ("kernels", kernel, filters, constant)
+
+
+def as_filed(chosen: Filters, multiprocessors: int) -> Filters:
+    """Filters whose kernel runs as the file says."""
+    kernel, _, filters = chosen.label.partition(".")
+    times = spec_of(config_root() / FILE, _OnFile).kernels[kernel][filters]
+    return replace(chosen, blocks=times.resident * multiprocessors, spread=times.spread, few=times.few)
 
 
 @cache
@@ -98,7 +109,7 @@ def with_filters(deployment: Deployment, text: str) -> Deployment:
         penalty = rules.penalty_bytes
     chosen = Filters(asked=asked, penalty_bytes=penalty)
     if kept:
-        chosen = replace(chosen, kernel=_kernel(deployment, rules, kept), blocks=_blocks(deployment))
+        chosen = as_filed(replace(chosen, kernel=_kernel(deployment, rules, kept)), _multiprocessors(deployment))
     calibration = deployment.calibration
     if calibration.basis != "roofline":
         calibration = calibration.beside(filter_constants())
@@ -122,7 +133,7 @@ def blocks_of(hardware: HardwareSpec) -> int | None:
     return load_hardware(hardware.relative).multiprocessors
 
 
-def _blocks(deployment: Deployment) -> int:
+def _multiprocessors(deployment: Deployment) -> int:
     found = blocks_of(deployment.hardware)
     if found is None:
         raise _unknown(deployment, "its multiprocessors")

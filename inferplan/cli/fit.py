@@ -13,7 +13,7 @@ from inferplan.catalog.counted import counted
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
 from inferplan.cli.layers import Layered
-from inferplan.cli.options import counting, engine_is_named, engine_option, report_options
+from inferplan.cli.options import ENGINES, counting, engine_is_named, engine_option, report_options
 from inferplan.errors import UsageError
 from inferplan.fields import option_values, question_of
 from inferplan.reports.fit import memory_report, options_report
@@ -33,7 +33,7 @@ from inferplan.table import Report
     metavar="GPUS",
     help="GPUs that you have: 2x-a6000, or 2x24GB for every GPU on file with that memory.",
 )
-@engine_option("Engine and version: vllm, vllm@0.20, sglang, trtllm, atom, llama.cpp, ktransformers, none.")
+@engine_option(ENGINES)
 @asks(FitLoad, FitAsked)
 @gets(prices=PricesAsked)
 @report_options

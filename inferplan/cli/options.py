@@ -165,6 +165,7 @@ def option_group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 BACKEND_HELP = "Kernels chosen by a flag of the engine: experts=triton, attention=flashinfer, linear=@0.19."
 USUAL = "vllm; llama.cpp for GGUF files and on Apple's chips"
 """The default of ``--engine`` (:func:`inferplan.catalog.assemble.usual_engine`)."""
+ENGINES = "Engine and version: vllm, vllm@0.20, sglang, trtllm, atom, llama.cpp, ik_llama.cpp, ktransformers, none."
 
 
 def engine_is_named() -> bool:
@@ -261,7 +262,7 @@ def _of_deployment() -> list[Declared]:
             for role, text in zip(ROLES, _ROLE_HELP)
         ),
         *options_of(Request, "parallel", "expert_skew"),
-        _engine("Engine and version: vllm, vllm@0.20, sglang, trtllm, atom, llama.cpp, ktransformers, none."),
+        _engine(ENGINES),
         *options_of(Request, "flags"),
         BACKEND,
         *options_of(Request, without=_ELSEWHERE),

@@ -596,10 +596,13 @@ def _rows(op: Op, hardware: HardwareSpec) -> Num:
 
 
 def _swept(op: Op, hardware: HardwareSpec) -> Num:
-    """Numbers of a pointwise map's rows that each thread block runs through where it takes whole rows, at least one."""
+    """Numbers of a pointwise map's rows that each thread block runs through where it takes whole rows, at least one.
+    All wait for the longest of the rows that run at once."""
     if not isinstance(op, Elementwise) or op.blocks is None:
         return 0.0
-    return op.width * np.maximum(dense(op.tokens) / op.blocks, 1.0)
+    rows = dense(op.tokens)
+    longest = op.spread * np.log(np.clip(rows, 1.0, op.blocks)) if op.spread else 0.0
+    return op.width * (np.maximum(rows / op.blocks, 1.0) + longest)
 
 
 def _experts(op: Op, hardware: HardwareSpec) -> Num:

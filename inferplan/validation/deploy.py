@@ -188,6 +188,7 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
         routing=replace(routing_of(), in_order=run.spread.in_order),
     )
     deployment = with_backends(deployment, Backends(engine=run.library, chosen=run.backends, path=calibration))
+    deployment = run.parts.over(deployment, run.model, run.gpu, run.weights)
     dense = (
         f"{model.name} has no routed experts to be in {run.experts}" if run.experts and not model.has_experts else ""
     )

@@ -18,6 +18,7 @@ from inferplan.errors import UsageError
 from inferplan.units import MOST, parse_number
 from inferplan.validation.clients import script_facts
 from inferplan.validation.names import catalogue_name
+from inferplan.validation.parts import AWAY, COLUMNS, WHOLE, Parts
 from inferplan.validation.releases import release_of
 from inferplan.work.ops import Meeting
 
@@ -39,7 +40,7 @@ INPUTS = (
     *("prefill_gpus", "prefill_tp", "prefill_ep", "prefill_redundant_experts", "prefill_max_num_batched_tokens"),
     *("prefill_max_num_seqs", "prefill_memory_fraction", "expert_copies_in_order", "dispatch_format"),
     *("exchange", "prefill_exchange", "prefill_dispatch_format"),
-    *("kernels", "backends", "date"),
+    *("kernels", "backends", "date", *COLUMNS),
 )
 MEASURES = (
     *("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms", "output_tokens_per_s", "statistic"),
@@ -172,8 +173,8 @@ class Run:
     prompts and decodes are served apart ``prefill`` has the workers of the prompts, and the division, flags and
     ``workers`` of the run are those of the decodes. kernels: whose they are, ``engine`` for the newest or
     ``engine@release``: another engine's that flags name, or of the release that a version, an image or a day tells.
-    backends: kernels that flags chose, as pairs of a role and a name. draft: the head that drafts, ``draft_tokens`` a
-    step.
+    backends: kernels that flags chose, as pairs of a role and a name. parts: what else is asked for. draft: the head
+    that drafts, ``draft_tokens`` a step.
     """
 
     model: str
@@ -212,6 +213,7 @@ class Run:
     spread: Spread = Spread()
     kernels: str | None = None
     backends: tuple[tuple[str, str], ...] = ()
+    parts: Parts = Parts()
     draft: str | None = None
     draft_tokens: int | None = None
 
@@ -474,6 +476,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         ),
         kernels=text_of(facts, "kernels") or (f"{_needed(facts, 'engine').lower()}@{release}" if release else None),
         backends=_backends(facts),
+        parts=_parts(facts),
         draft=draft,
         draft_tokens=drafted,
         requests=requests,
@@ -484,6 +487,18 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         **_flags(facts),
     )
     return run, (*steady, *dict.fromkeys((*told, *paired)), *dated)
+
+
+def _parts(facts: Mapping[str, str]) -> Parts:
+    """Adapters, weights on the host, sampling and a cap. Raises ``Unusable``."""
+    whole = {name: whole_number(facts, name) for name in (*WHOLE, *AWAY[:2])}
+    real = {name: number(facts, name) for name in ("cpu_offload_gb", "power_cap_w")}
+    text = {name: text_of(facts, name) for name in ("host", "host_memory", "host_link", "sampling")}
+    told = {name: value for name, value in (whole | real | text).items() if value is not None}
+    try:
+        return Parts.stated(told)
+    except UsageError as error:
+        raise Unusable(error.what) from None
 
 
 def _backends(facts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -624,5 +639,7 @@ def _alike(name: str, one: str, other: str) -> bool:
 def run_record(run: Run) -> dict[str, Any]:
     """A run as JSON, without what is left to defaults."""
     record = {f.name: value for f in fields(run) if (value := getattr(run, f.name)) not in (None, "")}
-    record |= {"waits": run.waits._asdict(), "spread": run.spread._asdict()}
+    record |= {"waits": run.waits._asdict(), "spread": run.spread._asdict(), "parts": run.parts.record}
+    if run.parts == Parts():
+        del record["parts"]
     return record | ({"prefill": asdict(run.prefill)} if run.prefill else {})

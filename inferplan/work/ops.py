@@ -583,6 +583,7 @@ class Elementwise(Op):
     """A pointwise map over ``tokens x width`` outputs with ``reads`` inputs and ``flops`` FLOP for each.
 
     form: the label of a kernel with constants of its own. blocks: thread blocks at once, where one takes a whole row.
+    spread: by how many times the mean the longest of ``e`` rows takes more than one.
     """
 
     kind: ClassVar[str] = "elementwise"
@@ -593,6 +594,7 @@ class Elementwise(Op):
     flops: float = 1.0
     form: str = "any"
     blocks: int | None = None
+    spread: float = 0.0
 
     def work(self) -> Work:
         elements = self.tokens * self.width

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from inferplan.catalog.offload import OffloadAsked
 from inferplan.errors import InputFileError
 from inferplan.validation.importers import aiperf, llama_bench, plain, read_file
 from inferplan.validation.importers.record import Record
 from inferplan.validation.importers.vllm_bench import _engine
+from inferplan.validation.parts import Parts
 from inferplan.validation.rows import Row, Run, Shared, Spread, Unusable, Waits, _alike, fact_of, interpret
+from inferplan.work.adapters import LoraAsked
 from tests.cases import for_each
 
 SUPPLIED = {"gpu": "h100-sxm", "tp": "2", "precision": "fp8", "engine": "vllm", "model": "llama-3.1-70b"}
@@ -318,6 +321,8 @@ WHOLE: dict[str, Any] = (
     | {"timeout_s": "19.5", "workers": "20", "redundant_experts": "21", "speculation": "MTP", "draft_tokens": "3"}
     | {"expert_copies_in_order": "true", "dispatch_format": "fp8", "exchange": "gather", "kernels": "vllm@0.20"}
     | {"backends": "experts=triton, attention=fa3", "batch": "22"}
+    | {"lora_rank": "23", "max_loras": "25", "active_loras": "24", "gpu_layers": "26", "cpu_moe_layers": "27"}
+    | {"host": "h", "host_memory": "28GB", "host_link": "29GB/s", "sampling": "top-p", "power_cap_w": "30"}
 )
 """A row that states everything that goes with one pool, each a number of its own."""
 READ: dict[str, Any] = (
@@ -330,6 +335,14 @@ READ: dict[str, Any] = (
     | {"timeout": 19.5, "workers": 20, "prefill": None, "kernels": "vllm@0.20", "draft": "mtp", "draft_tokens": 3}
     | {"spread": Spread(slots=21, in_order=True, dispatch="fp8", exchange="gather")}
     | {"backends": (("experts", "triton"), ("attention", "fa3"))}
+    | {
+        "parts": Parts(
+            lora=LoraAsked(rank=23, slots=25, active=24),
+            offload=OffloadAsked(gpu_layers=26, cpu_moe_layers=27, host="h", host_memory="28GB", host_link="29GB/s"),
+            sampling="top-p",
+            power_cap=30.0,
+        )
+    }
 )
 LEAST: dict[str, Any] = {
     "model": "m",

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.files import load_hardware
 from inferplan.catalog.filters import filter_constants
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.roofline import price
 from tools.accuracy.parts.rows import Part, PartRow
 from tools.fitting.filters import Timed, timed
 
@@ -24,7 +22,8 @@ def filters_part(shared: Path) -> Part:
 
 def _row(row: Timed) -> PartRow:
     """One timed kernel. What samples from given probabilities is without the softmax that its price has."""
-    seconds = float(price(row.op, load_hardware(row.gpu), filter_constants()).time) - row.softmax
+    fit = filter_constants().constants["elementwise"][row.label]
+    seconds = row.priced(fit.overhead, fit.terms["swept"], fit.memory)
     return PartRow(
         source=row.source,
         case=f"{row.kernel}, {row.filters}, {row.gpu}, {row.rows:g} x {row.vocabulary:,} logits",

@@ -13,6 +13,7 @@ from inferplan.catalog.offload import OffloadAsked
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
+from inferplan.serving.first_token import IdlePrompt, first_token
 from tools.accuracy.parts.rows import Part, PartRow, published, short
 
 FORMATS = {
@@ -55,29 +56,61 @@ class _Where(NamedTuple):
     memory: str
 
 
+class _Asked(NamedTuple):
+    """One speed of a row: of a prompt of so many tokens, or of the tokens behind so many."""
+
+    where: _Where
+    engine: str
+    prompt: bool
+    tokens: float
+    cached: float
+
+
 def host_part(shared: Path) -> Part:
-    """The rows of ``cpu_offload.csv`` whose host and card are on file."""
-    return Part(name="Weights and experts on the host", rows=list(_rows(shared)))
+    """Tokens of the rows of ``cpu_offload.csv`` whose host and card are on file."""
+    return Part(name="Weights and experts on the host", rows=list(_rows(shared, prompts=False)))
 
 
-def _rows(shared: Path) -> Iterator[PartRow]:
+def host_prompts_part(shared: Path) -> Part:
+    """Prompts of such rows, those behind a cache too."""
+    return Part(name="Weights and experts on the host, prompts", rows=list(_rows(shared, prompts=True)))
+
+
+def _rows(shared: Path, prompts: bool) -> Iterator[PartRow]:
     for row in published(shared, "cpu_offload"):
         where, depth = _where(row), float(row["n_kv_before"] or 0)
-        if where is None or row["quantity"] not in ("prompt_speed", "generation_speed"):
+        if where is None or row["quantity"] != ("prompt_speed" if prompts else "generation_speed"):
             continue
-        prompt, tokens = row["quantity"] == "prompt_speed", float(row["prompt_tokens"] or 0)
-        if prompt and depth:
-            continue  # a prompt behind a cache: no load of an estimate
-        behind = tokens or 512.0 if prompt else max(depth, tokens)
-        said = f"prompts of {behind:.0f}" if prompt else f"tokens behind {behind:.0f}"
+        if _says_nothing(row, prompts):
+            continue
+        tokens = float(row["prompt_tokens"] or 0)
+        new = tokens or 512.0 if prompts else max(depth, tokens)
+        asked = _Asked(where, row["engine"], prompts, new, depth)
+        behind = f" behind {depth:.0f}" if depth else ""
+        said = f"prompts of {new:.0f}{behind}" if prompts else f"tokens behind {new:.0f}"
         yield PartRow(
             source=short(row["source"]),
             case=f"{row['engine']}, {row['model']}, {row['format']}, {where.card or 'no card'}, {row['cpu']}, {said}",
             measured=float(row["value"]),
-            predicted=_speed(where, prompt, behind),
+            predicted=_speed(asked),
             unit="tokens/s",
-            fitted=not prompt and f"{row['model']} {row['format'].removeprefix('GGUF ')}" in FITTED,
+            fitted=_fitted(row, prompts),
         )
+
+
+def _fitted(row: dict[str, str], prompts: bool) -> bool:
+    """Whether constants were taken from a row: F of both engines' prompts, ``reads_experts`` of tokens."""
+    if prompts:
+        return row["cpu"] == "AMD Ryzen 7950X" and (row["engine"], row["format"]) != ("llama.cpp", "GGUF Q5_0")
+    return f"{row['model']} {row['format'].removeprefix('GGUF ')}" in FITTED
+
+
+def _says_nothing(row: dict[str, str], prompts: bool) -> bool:
+    """Whether a row's conditions are not those of a price: prompts over the link of a card that nobody names, and
+    tokens of two threads whose kernels, not the memory, bind them."""
+    if prompts:
+        return row["engine"] == "llama.cpp" and row["cpu"] == "Intel 14900K"
+    return row["engine"] == "llama.cpp" and row["threads"] == "2" and row["format"] != "GGUF BF16"
 
 
 def _where(row: dict[str, str]) -> _Where | None:
@@ -90,17 +123,21 @@ def _where(row: dict[str, str]) -> _Where | None:
     )
 
 
-def _speed(where: _Where, prompt: bool, tokens: float) -> float:
-    """Tokens a second of one sequence: of a prompt of so many, or of the tokens behind them."""
-    found = Estimate(deployment=_deployed(where), load=StaticLoad(prompt=max(tokens, 1.0), output=128.0))
-    return tokens / float(found.ttft) if prompt else 1.0 / float(found.tpot)
+def _speed(asked: _Asked) -> float:
+    """Tokens a second of one sequence."""
+    deployed = _deployed(asked.where, asked.engine)
+    if asked.prompt:
+        first = first_token(deployed, IdlePrompt(new=asked.tokens, cached=asked.cached, budget=8192))
+        return asked.tokens / float(first.alone)
+    found = Estimate(deployment=deployed, load=StaticLoad(prompt=max(asked.tokens, 1.0), output=128.0))
+    return 1.0 / float(found.tpot)
 
 
 @cache
-def _deployed(where: _Where) -> Deployment:
+def _deployed(where: _Where, engine: str) -> Deployment:
     if not where.card:
-        alone = Request(model=where.model, gpu=where.host, quant=where.quant, engine="llama.cpp", memory=where.memory)
+        alone = Request(model=where.model, gpu=where.host, quant=where.quant, engine=engine, memory=where.memory)
         return assemble(alone)
     layers = len(load_model(where.model).sequence)
     placed = OffloadAsked(cpu_moe_layers=layers, host=where.host, host_memory=where.memory)
-    return assemble(Request(model=where.model, gpu=where.card, quant=where.quant, engine="llama.cpp", offload=placed))
+    return assemble(Request(model=where.model, gpu=where.card, quant=where.quant, engine=engine, offload=placed))

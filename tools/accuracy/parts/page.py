@@ -6,14 +6,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from inferplan.estimate.resting import PARTS as PRICED
+from tools.accuracy.parts.agents import agents_part
 from tools.accuracy.parts.cold_start import cold_start_part
 from tools.accuracy.parts.filters import filters_part
 from tools.accuracy.parts.host_experts import host_experts_part
-from tools.accuracy.parts.host_weights import host_part
+from tools.accuracy.parts.host_weights import host_part, host_prompts_part
 from tools.accuracy.parts.lora import lora_part
 from tools.accuracy.parts.masks import hidden_part, masks_part
 from tools.accuracy.parts.mig import mig_part
 from tools.accuracy.parts.power import caps_part, power_part
+from tools.accuracy.parts.processors import processors_part
+from tools.accuracy.parts.replay import replay_part
 from tools.accuracy.parts.rows import MEDIAN, NINE_IN_TEN, Part
 from tools.accuracy.parts.speculation import heads_part, speculation_part
 from tools.accuracy.parts.tiers import tiers_part, writing_part
@@ -22,6 +25,8 @@ from tools.accuracy.scores import markdown
 PARTS: Sequence[Callable[[Path], Part]] = (
     lora_part,
     host_part,
+    host_prompts_part,
+    processors_part,
     host_experts_part,
     power_part,
     caps_part,
@@ -31,9 +36,11 @@ PARTS: Sequence[Callable[[Path], Part]] = (
     filters_part,
     tiers_part,
     writing_part,
+    replay_part,
     cold_start_part,
     speculation_part,
     heads_part,
+    agents_part,
 )
 HEAD = f"""# Accuracy of parts
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from inferplan.answers.energy import StaticEnergy
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import config_root, load_hardware
-from inferplan.catalog.power import power_cap, standing_watts
+from inferplan.catalog.power import power_cap, power_shares, standing_watts
 from inferplan.errors import InferplanError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.draw import step_joules
 from inferplan.estimate.load import StaticLoad
 from inferplan.work.parallel import Parallelism
 from tools.accuracy.parts.rows import Part, PartRow, published
@@ -51,14 +52,21 @@ def _standing(shared: Path) -> list[PartRow]:
 
 def _steady(shared: Path) -> list[PartRow]:
     found = []
-    for row in published(shared, "power_mlenergy"):
+    told = ("source", "model", "format", "gpu", "num_gpus", "tp", "ep", "dp", "max_num_seqs")
+    rows = published(shared, "power_mlenergy")
+    rates = {tuple(row[key] for key in told): row for row in rows if row["quantity"] == "output_throughput"}
+    for row in rows:
         if row["quantity"] != "mean_power_all_gpus" or row["dp"] != "1":
             continue
         if int(row["tp"]) % int(row["ep"]):
             continue  # groups of experts over attention ranks
         parallel = Parallelism(tp=int(row["tp"]), ep=int(row["ep"]))
         name = row["model"].partition("/")[2].lower().removesuffix("-it").removesuffix("-instruct")
-        watts = _watts(name, DEVICES[row["gpu"]], parallel, float(row["mean_batch"]), float(row["mean_output_tokens"]))
+        load = StaticLoad(
+            batch=float(row["mean_batch"]), prompt=PROMPT, output=max(float(row["mean_output_tokens"]), 2.0)
+        )
+        step = float(load.batch) / float(rates[tuple(row[key] for key in told)]["value"])
+        watts = _watts_of_steps(_deployed(name, DEVICES[row["gpu"]], parallel), load, step)
         if watts is not None:
             many = f"{row['num_gpus']} x {row['gpu']}, {row['workload']}, {float(row['mean_batch']):.0f} sequences"
             case = f"{row['model'].partition('/')[2]}, {many}"
@@ -110,6 +118,16 @@ def _watts(
     load = StaticLoad(batch=batch, prompt=prompt, output=max(output, 2.0))
     decode = StaticEnergy(estimate=Estimate(deployment=deployment, load=load)).decode
     return None if decode is None else decode.watts
+
+
+def _watts_of_steps(deployment: Deployment | None, load: StaticLoad, step: float) -> float | None:
+    """Mean watts of a device in decode steps of so many seconds: as they were measured, so that the error of the
+    predicted ones is left out."""
+    if deployment is None:
+        return None
+    decode = Estimate(deployment=deployment, load=load).decode
+    on, worked = step_joules(decode, power_shares(deployment.hardware), step)
+    return (float(on) + float(worked)) / step / deployment.parallel.ranks
 
 
 def caps_part(shared: Path) -> Part:
