@@ -392,6 +392,8 @@ def small(op: Op, most: int = 256) -> Op:
         value = getattr(op, name, None)
         if value is not None and value > limit and not (name == "new" and value <= 1):
             changes[name] = type(value)(limit)
+    if isinstance(op, Attention) and op.mask.kind == "top":
+        changes["mask"] = replace(op.mask, size=min(op.mask.size, 24))
     if op.kind in ("norm", "gather"):
         changes["width"] = min(op.width, most)  # type: ignore[attr-defined]
     return replace(op, **changes)

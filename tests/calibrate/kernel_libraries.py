@@ -101,6 +101,102 @@ def flash_attention_2() -> ModuleType:
     return module("flash_attn", flash_attn_varlen_func=flash_attn_varlen_func, flash_attn_with_kvcache=paged)
 
 
+def vllm_flash_attn(*versions: int) -> ModuleType:
+    """vLLM's build of both: one call, told which; a cache is in pages of a multiple of 16."""
+
+    def flash_attn_varlen_func(
+        q: Tensor, k: Tensor, v: Tensor, *, max_seqlen_q: int, cu_seqlens_q: Tensor, max_seqlen_k: int,
+        fa_version: int, causal: bool, cu_seqlens_k: Tensor | None = None, seqused_k: Tensor | None = None,
+        block_table: Tensor | None = None, q_v: Tensor | None = None, softmax_scale: float | None = None,
+        window_size: list[int] | None = None,
+    ) -> Tensor:  # fmt: skip
+        assert fa_version in versions and (q_v is None or fa_version == 3)
+        assert (cu_seqlens_k is None) != (seqused_k is None) and (block_table is None) == (seqused_k is None)
+        starts, left = ints(cu_seqlens_q), -1 if window_size is None else window_size[0]
+        assert window_size is None or window_size[1] == (0 if left >= 0 else -1)
+        assert max_seqlen_q == max(b - a for a, b in itertools.pairwise(starts)) and starts[-1] == len(q)
+        scale, out = softmax_scale or q.shape[-1] ** -0.5, []
+        calls[f"vllm fa{fa_version}"] += 1
+        for i, (a, b) in enumerate(itertools.pairwise(starts)):
+            query = q[a:b]
+            if block_table is None:
+                assert cu_seqlens_k is not None
+                own = slice(*ints(cu_seqlens_k)[i : i + 2])
+                keys, values = k[own], v[own]
+            else:
+                assert seqused_k is not None and k.dim() == 4 and k.shape[1] % 16 == 0
+                length = ints(seqused_k)[i]
+                assert length <= max_seqlen_k
+                keys, values = (from_pages(cache, block_table[i], length) for cache in (k, v))
+            if q_v is not None:  # the latents are keys too
+                query, keys = torch.cat([q_v[a:b], query], -1), torch.cat([values, keys], -1)
+            out.append(attend(query, keys, values, causal, left, scale))
+        return torch.cat(out).to(q.dtype)
+
+    return module(
+        "vllm.vllm_flash_attn",
+        flash_attn_varlen_func=flash_attn_varlen_func,
+        is_fa_version_supported=lambda version: version in versions,
+        fa_version_unsupported_reason=lambda version: f"FA{version} is only supported on other devices",
+    )
+
+
+def trtllm_gen() -> ModuleType:
+    """TensorRT-LLM's kernels by FlashInfer's names; pages have their heads first."""
+
+    def over_pages(q: Tensor, cache: tuple[Tensor, Tensor], given: dict[str, Any], new: int) -> Tensor:
+        room = given.pop("workspace_buffer")
+        assert room.dtype is torch.uint8 and not room.any() and given.pop("kv_layout") == "HND"
+        assert given.pop("bmm2_scale") == 1.0
+        scale, left = given.pop("bmm1_scale"), given.pop("window_left")
+        table, lengths = given.pop("block_tables"), ints(given.pop("seq_lens"))
+        assert not given and len(q) == new * len(lengths)
+        out = []
+        for i, length in enumerate(lengths):
+            k, v = (from_pages(part.transpose(1, 2), table[i], length) for part in cache)
+            out.append(attend(q[i * new : (i + 1) * new], k, v, True, left, scale))
+        return torch.cat(out).to(q.dtype)
+
+    def context(query: Tensor, kv_cache: tuple[Tensor, Tensor], max_q_len: int, max_kv_len: int, batch_size: int,
+                cum_seq_lens_q: Tensor, cum_seq_lens_kv: Tensor, **given: Any) -> Tensor:  # fmt: skip
+        calls["trtllm context"] += 1
+        assert ints(cum_seq_lens_q)[1] == max_q_len and ints(cum_seq_lens_kv)[1] == max_kv_len
+        assert batch_size == len(cum_seq_lens_q) - 1
+        return over_pages(query, kv_cache, given, max_q_len)
+
+    def decode(query: Tensor, kv_cache: tuple[Tensor, Tensor], max_seq_len: int, q_len_per_req: int,
+               **given: Any) -> Tensor:  # fmt: skip
+        calls["trtllm decode"] += 1
+        assert max_seq_len == max(ints(given["seq_lens"]))
+        return over_pages(query, kv_cache, given, q_len_per_req)
+
+    def ragged(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
+        calls["trtllm ragged"] += 1
+        starts, keys = ints(given.pop("cum_seq_lens_q")), ints(given.pop("cum_seq_lens_kv"))
+        assert given["is_causal"] and not given["return_lse"] and given["o_sf_scale"] == given["bmm2_scale"] == 1.0
+        edges = zip(starts, starts[1:], keys, keys[1:])
+        parts = [attend(query[a:b], key[c:d], value[c:d], True, -1, given["bmm1_scale"]) for a, b, c, d in edges]
+        return torch.cat(parts).to(query.dtype)
+
+    def latent(query: Tensor, kv_cache: Tensor, **given: Any) -> Tensor:
+        calls["trtllm latent"] += 1
+        rank, rope = given["kv_lora_rank"], given["qk_rope_head_dim"]
+        assert kv_cache.shape[1] == 1 and kv_cache.shape[-1] == rank + rope == query.shape[-1]
+        out = []
+        for i, length in enumerate(ints(given["seq_lens"])):
+            k = from_pages(kv_cache.transpose(1, 2), given["block_tables"][i], length)
+            out.append(attend(query[i], k, k[..., :rank], True, -1, given["bmm1_scale"]))
+        return torch.stack(out).to(query.dtype)
+
+    return module(
+        "flashinfer",
+        trtllm_batch_context_with_kv_cache=context,
+        trtllm_batch_decode_with_kv_cache=decode,
+        trtllm_ragged_attention_deepseek=ragged,
+        trtllm_batch_decode_with_kv_cache_mla=latent,
+    )
+
+
 def flashinfer() -> ModuleType:
     class Ragged:
         def __init__(self, workspace: Tensor, layout: str) -> None:
@@ -144,7 +240,7 @@ def flashinfer() -> ModuleType:
     return module("flashinfer", BatchPrefillWithRaggedKVCacheWrapper=Ragged, BatchDecodeWithPagedKVCacheWrapper=Paged)
 
 
-def flash_mla() -> ModuleType:
+def flash_mla(name: str = "flash_mla", there: bool = True) -> ModuleType:
     def get_mla_metadata(lengths: Tensor, rows: int, kv_heads: int) -> tuple[Any, None]:
         assert ints(lengths) and rows > 0 and kv_heads == 1
         return SimpleNamespace(made=True), None
@@ -162,7 +258,26 @@ def flash_mla() -> ModuleType:
             out.append(attend(query, k, k[..., :512], causal, -1, softmax_scale))
         return torch.stack(out).to(q.dtype), None
 
-    return module("flash_mla", get_mla_metadata=get_mla_metadata, flash_mla_with_kvcache=flash_mla_with_kvcache)
+    def flash_mla_sparse_fwd(
+        q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float, d_v: int
+    ) -> tuple[Tensor, None, None]:
+        """Each query reads the latents of its indices; its heads come by 64 or 128, its indices by 128."""
+        calls["sparse"] += 1
+        assert q.shape[1] in (64, 128) and kv.shape[1:] == (1, 576) and d_v == 512 and q.shape[2] == 576
+        assert indices.dtype is torch.int32 and indices.shape[:2] == (len(q), 1) and indices.shape[2] % 128 == 0
+        out = torch.zeros(*q.shape[:2], d_v, dtype=torch.float64)
+        for i, chosen in enumerate(indices[:, 0].tolist()):
+            real = [place for place in chosen if place >= 0]
+            assert len(set(real)) == len(real) > 0
+            keys = kv[real]
+            out[i] = attend(q[i][None], keys, keys[..., :d_v], False, -1, sm_scale)[0]
+        return out.to(q.dtype), None, None
+
+    made = {"get_mla_metadata": get_mla_metadata, "flash_mla_with_kvcache": flash_mla_with_kvcache}
+    made |= {"flash_mla_sparse_fwd": flash_mla_sparse_fwd}
+    if name != "flash_mla":
+        made |= {"is_flashmla_sparse_supported": lambda: (there, None if there else "vllm._flashmla_C is missing")}
+    return module(name, **made)
 
 
 def whole(values: Tensor, scales: Tensor, rows: int) -> Tensor:

@@ -120,6 +120,73 @@ def test_flash_mla(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (other.library, other.name) == ("torch", "explicit attention, scores in memory")
 
 
+BLACKWELL = Target(kind="cuda", sm=100)
+IN_VLLM = "vllm.v1.attention.ops.flashmla"
+
+
+@for_each(
+    "op",
+    [
+        attention(**PROMPT),
+        attention(**PROMPT, mask=WINDOW),
+        attention(**PROMPT, kv_heads=8, key_dim=192, value_dim=128),
+        attention(),
+        attention(new=3.0, mask=WINDOW),
+    ],
+    ids=lambda op: f"{op.kernel}-{op.mask.kind}-{op.new:g}",
+)
+def test_flash_attention_as_vllm_ships_it(op: Attention, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One module with both versions: 3 on Hopper, 2 on Ampere, and before the packages of their authors."""
+    install(monkeypatch, fakes.vllm_flash_attn(2, 3), fakes.flash_attention_3(), fakes.flash_attention_2())
+    right(build(op, pool(HOPPER)), "flash-attention-3")
+    right(build(op, pool(AMPERE)), "flash-attention-2")
+    assert set(fakes.calls) == {"vllm fa3", "vllm fa2"}
+
+
+@for_each("new", [1.0, 2.0])
+def test_latent_decodes_as_vllm_runs_them(new: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fakes.vllm_flash_attn(2, 3), fakes.flash_mla(IN_VLLM))
+    right(build(attention(**LATENT, new=new), pool(HOPPER)), "flash-attention-3")
+    assert set(fakes.calls) == {"vllm fa3"}
+
+
+def test_a_version_that_vllm_did_not_build_is_looked_for_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fakes.vllm_flash_attn(2), fakes.flash_attention_3(), fakes.flash_mla(IN_VLLM, there=False))
+    assert find("flash-attention-3", HOPPER).__name__ == "flash_attn_interface"
+    with pytest.raises(NoKernelError, match=r"vllm\._flashmla_C is missing; flash_mla is not installed"):
+        find("flashmla", HOPPER)
+
+
+@for_each("new, heads", [(1.0, 16), (5.0, 16), (19.0, 128)])
+def test_sparse_latents_by_flash_mla(new: float, heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that an indexer chose: some queries have fewer than it may choose."""
+    install(monkeypatch, fakes.flash_mla(IN_VLLM))
+    op = attention(**LATENT | {"heads": heads}, new=new, past=30.0, mask=Mask(kind="top", size=33))
+    for target in (HOPPER, BLACKWELL):
+        right(build(op, pool(target)), "flashmla")
+    right(build(op, pool(AMPERE)), "torch")
+    assert op.kernel == ("mla.sparse" if new > 16 else "mla.sparse.decode")
+
+
+@for_each(
+    "op, called",
+    [
+        (attention(**PROMPT), "context"),
+        (attention(**PROMPT, mask=WINDOW), "context"),
+        (attention(), "decode"),
+        (attention(new=3.0, mask=WINDOW), "decode"),
+        (attention(**PROMPT, kv_heads=8, key_dim=192, value_dim=128), "ragged"),
+        (attention(**LATENT, new=2.0), "latent"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.kernel,
+)
+def test_tensorrt_llm_inside_flashinfer(op: Attention, called: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fakes.trtllm_gen())
+    fakes.calls.clear()
+    right(build(op, pool(BLACKWELL)), "trtllm-gen")
+    assert set(fakes.calls) == {f"trtllm {called}"}
+
+
 def test_pages_lie_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
     module = fakes.flash_attention_3()
@@ -254,6 +321,9 @@ def test_whole_models_take_the_library_of_the_kernels(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     name, call = attention_of(HOPPER, sizes)
     assert name == "flash-attention-3"
+    install(monkeypatch, fakes.vllm_flash_attn(3))
+    assert attention_of(HOPPER, sizes)[0] == "flash-attention-3" and fakes.calls["vllm fa3"] == 1
+    monkeypatch.setitem(sys.modules, "vllm.vllm_flash_attn", None)
     q, k, v = (real(1, n, heads, 16).bfloat16() for n, heads in ((5, 4), (9, 2), (9, 2)))
     found = call(q, k, v, Mask(kind="window", size=3))
     expected = fakes.attend(q[0], k[0], v[0], True, 2, 0.25)
