@@ -117,7 +117,7 @@ def _paged_flash(name: str, module: ModuleType, load: Load) -> Kernel:
 def _prompt_flashinfer(name: str, module: ModuleType, load: Load) -> Kernel:
     """``BatchPrefillWithRaggedKVCacheWrapper``, planned before it is timed, as engines plan once for all layers."""
     op, dtype = load.op, load.pool.dtype_of(load.op.base)
-    wrapper = module.BatchPrefillWithRaggedKVCacheWrapper(workspace(load), "NHD")
+    wrapper = module.BatchPrefillWithRaggedKVCacheWrapper(workspace(load, name), "NHD")
     wrapper.plan(
         starts(load, load.new),
         starts(load, load.length),
@@ -145,7 +145,7 @@ def _paged_flashinfer(name: str, module: ModuleType, load: Load) -> Kernel:
     if load.new > 1 or op.key_dim != op.value_dim:
         raise NoKernelError("FlashInfer's decode is of one new token, with keys and values of one width")
     cores = op.heads // op.kv_heads >= _RATIO
-    wrapper = module.BatchDecodeWithPagedKVCacheWrapper(workspace(load), "NHD", use_tensor_cores=cores)
+    wrapper = module.BatchDecodeWithPagedKVCacheWrapper(workspace(load, name), "NHD", use_tensor_cores=cores)
     last = torch.full_like(pages.lengths, (load.length - 1) % pages.size + 1)
     wrapper.plan(
         starts(load, pages.each),

@@ -155,9 +155,9 @@ def prompt_exact(load: Load) -> Callable[..., torch.Tensor]:
     return exact
 
 
-def workspace(load: Load) -> torch.Tensor:
-    """FlashInfer's workspace, zeroed."""
-    return torch.zeros(_WORKSPACE, dtype=torch.uint8, device=load.pool.device)
+def workspace(load: Load, name: str) -> torch.Tensor:
+    """The workspace of one of FlashInfer's libraries, zeroed before its first use."""
+    return load.pool.room(name, _WORKSPACE)
 
 
 def latent(load: Load, pages: Pages) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def _require_causal(load: Load) -> None:
 def paged_trtllm(name: str, module: ModuleType, load: Load) -> Kernel:
     """``trtllm_batch_context_with_kv_cache`` for prompts, ``trtllm_batch_decode_with_kv_cache`` for decodes."""
     _require_causal(load)
-    op, pages, room = load.op, Pages(load=load, size=PAGE["attention"]), workspace(load)
+    op, pages, room = load.op, Pages(load=load, size=PAGE["attention"]), workspace(load, name)
     scales = {"bmm1_scale": op.key_dim**-0.5, "bmm2_scale": 1.0, "window_left": load.left}
     at, behind = starts(load, load.new), starts(load, load.length)
 
@@ -87,7 +87,7 @@ def prompt_trtllm(name: str, module: ModuleType, load: Load) -> Kernel:
     if op.key_dim == op.value_dim:
         return paged_trtllm(name, module, load)
     _require_causal(load)
-    room, at, behind = workspace(load), starts(load, load.new), starts(load, load.length)
+    room, at, behind = workspace(load, name), starts(load, load.new), starts(load, load.length)
     lengths = torch.full((load.batch,), load.length, dtype=torch.int32, device=load.pool.device)
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -124,7 +124,7 @@ def prompt_trtllm(name: str, module: ModuleType, load: Load) -> Kernel:
 
 def latent_trtllm(name: str, module: ModuleType, load: Load) -> Kernel:
     """``trtllm_batch_decode_with_kv_cache_mla``."""
-    op, pages, room = load.op, Pages(load=load, size=PAGE["mla"]), workspace(load)
+    op, pages, room = load.op, Pages(load=load, size=PAGE["mla"]), workspace(load, name)
     if (op.key_dim, op.value_dim) != (576, 512):
         raise NoKernelError(f"its keys are of 576 and values of 512, not {op.key_dim} and {op.value_dim}")
 

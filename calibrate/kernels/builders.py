@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from calibrate.kernels.adapters import adapter_kernel
 from calibrate.kernels.attention import visible
 from calibrate.kernels.attention_libraries import library_options
 from calibrate.kernels.attention_load import Load
@@ -261,7 +262,7 @@ def _scan(op: Scan, pool: OperandPool) -> Kernel:
 
 KERNELS: dict[type[Op], Builder] = {
     Matmul: _matmul,
-    GroupedMatmul: grouped_kernel,
+    GroupedMatmul: lambda op, pool: (adapter_kernel if op.adapter else grouped_kernel)(op, pool),
     Attention: _attention,
     IndexSelect: _index_select,
     TopK: _top_k,

@@ -146,7 +146,7 @@ def trtllm_gen() -> ModuleType:
 
     def over_pages(q: Tensor, cache: tuple[Tensor, Tensor], given: dict[str, Any], new: int) -> Tensor:
         room = given.pop("workspace_buffer")
-        assert room.dtype is torch.uint8 and not room.any() and given.pop("kv_layout") == "HND"
+        assert room.dtype is torch.uint8 and not room[:4096].any() and given.pop("kv_layout") == "HND"
         assert given.pop("bmm2_scale") == 1.0
         scale, left = given.pop("bmm1_scale"), given.pop("window_left")
         table, lengths = given.pop("block_tables"), ints(given.pop("seq_lens"))
@@ -269,8 +269,8 @@ def flash_mla(name: str = "flash_mla", there: bool = True) -> ModuleType:
         for i, chosen in enumerate(indices[:, 0].tolist()):
             real = [place for place in chosen if place >= 0]
             assert len(set(real)) == len(real) > 0
-            keys = kv[real]
-            out[i] = attend(q[i][None], keys, keys[..., :d_v], False, -1, sm_scale)[0]
+            keys = kv[real, 0].double()
+            out[i] = torch.softmax(q[i].double() @ keys.t() * sm_scale, dim=-1) @ keys[:, :d_v]
         return out.to(q.dtype), None, None
 
     made = {"get_mla_metadata": get_mla_metadata, "flash_mla_with_kvcache": flash_mla_with_kvcache}
@@ -357,6 +357,197 @@ def fused_moe() -> ModuleType:
         invoke_fused_moe_triton_kernel=invoke_fused_moe_triton_kernel,
         tl=types,
     )
+
+
+CODES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""Values of fp4 without the sign (OCP Microscaling Formats 1.0, e2m1)."""
+
+
+def fp4(packed: Tensor) -> Tensor:
+    """Packed bytes element by element, the low half first."""
+    rows = []
+    for row in packed.view(torch.uint8).tolist():
+        halves = [half for byte in row for half in (byte % 16, byte // 16)]
+        rows.append([CODES[half % 8] * (-1 if half >= 8 else 1) for half in halves])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def untiled(scales: Tensor, rows: int, blocks: int) -> Tensor:
+    """Scales out of tiles of 128 x 4, each where PTX says that it is (tcgen05.mma, scale_vec::4X)."""
+    flat, wide = scales.flatten().to(torch.float32), -(-blocks // 4)
+    assert len(flat) == -(-rows // 128) * wide * 512
+    found = torch.empty(rows, blocks, dtype=torch.float64)
+    for i, j in itertools.product(range(rows), range(blocks)):
+        tile = i // 128 * wide + j // 4
+        found[i, j] = flat[tile * 512 + i % 32 * 16 + i // 32 % 4 * 4 + j % 4]
+    return found
+
+
+def scaled_mm(mat_a: Tensor, mat_b: Tensor, **given: Any) -> Tensor:
+    """``F.scaled_mm`` of two fp4 operands, as torch 2.13 declares it."""
+    kinds, pairs = torch.nn.functional.ScalingType, torch.float4_e2m1fn_x2
+    assert mat_a.dtype is mat_b.dtype is pairs and mat_b.stride(0) == 1
+    assert given["scale_recipe_a"] is given["scale_recipe_b"]
+    group = {kinds.BlockWise1x16: 16, kinds.BlockWise1x32: 32}[given["scale_recipe_a"]]
+    type_of = torch.float8_e4m3fn if group == 16 else torch.float8_e8m0fnu
+    calls[f"scaled_mm 1x{group}"] += 1
+    assert given["scale_a"].dtype is given["scale_b"].dtype is type_of
+    assert given["swizzle_a"] is given["swizzle_b"] is torch.nn.functional.SwizzleType.SWIZZLE_32_4_4
+    whole_of = []
+    for packed, scales in ((mat_a, given["scale_a"]), (mat_b.t(), given["scale_b"])):
+        values = fp4(packed)
+        each = untiled(scales, values.shape[0], values.shape[1] // group)
+        whole_of.append(values * each.repeat_interleave(group, dim=1))
+    return (whole_of[0] @ whole_of[1].t()).to(given["output_dtype"])
+
+
+def vllm_ops() -> list[ModuleType]:
+    """vLLM's ``_custom_ops`` and what stands around it. What it packs anew here stays as GPTQ packs it."""
+    kinds = SimpleNamespace(uint4b8=("int", 4), uint8b128=("int", 8), float4_e2m1f=("fp4", 4))
+
+    def columns(raw: Tensor, kind: tuple[str, int], scales: Tensor) -> Tensor:
+        """Weights ``[k, n]``: of each 32 bits the first row is in the lowest."""
+        (name, bits), (words, n) = kind, raw.shape
+        found = torch.empty(words * 32 // bits, n, dtype=torch.float64)
+        for row in range(len(found)):
+            word, place = divmod(row, 32 // bits)
+            codes = [(int(value) >> bits * place) % 2**bits for value in raw[word]]
+            values = [code - 2 ** (bits - 1) for code in codes]
+            if name == "fp4":
+                values = [CODES[code % 8] * (-1 if code >= 8 else 1) for code in codes]
+            found[row] = torch.tensor(values, dtype=torch.float64)
+        return found * scales.to(torch.float32).double().repeat_interleave(len(found) // len(scales), dim=0)
+
+    def marlin_gemm(
+        a: Tensor, c: None, b_q_weight: Tensor, b_bias: None, b_scales: Tensor, a_scales: None,
+        global_scale: Tensor | None, b_zeros: None, workspace: Tensor, b_q_type: tuple[str, int], size_m: int,
+        size_n: int, size_k: int, use_atomic_add: bool, use_fp32_reduce: bool,
+    ) -> Tensor:  # fmt: skip
+        assert a.shape == (size_m, size_k) and size_n % 64 == size_k % 128 == 0 and workspace.dtype is torch.int32
+        assert use_fp32_reduce and not use_atomic_add
+        calls["marlin"] += 1
+        raw = b_q_weight.reshape(size_k * b_q_type[1] // 32, size_n)
+        product = a.double() @ columns(raw, b_q_type, b_scales)
+        return (product * (1.0 if global_scale is None else float(global_scale))).to(a.dtype)
+
+    def machete_mm(a: Tensor, b_q: Tensor, b_type: tuple[str, int], b_group_scales: Tensor, b_group_zeros: None,
+                   b_group_size: int) -> Tensor:  # fmt: skip
+        calls["machete"] += 1
+        assert b_group_size in (128, -1) and b_type[0] == "int" and b_group_scales.dtype is a.dtype
+        assert len(b_group_scales) == (1 if b_group_size < 0 else a.shape[1] // 128)
+        return (a.double() @ columns(b_q, b_type, b_group_scales)).to(a.dtype)
+
+    def machete_prepack_B(
+        b_q_weight: Tensor, a_type: torch.dtype, b_type: tuple[str, int], group_scales_type: torch.dtype
+    ) -> Tensor:
+        assert b_q_weight.stride(0) == 1 and a_type is group_scales_type is torch.bfloat16
+        return b_q_weight.contiguous()
+
+    def cutlass_scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: torch.dtype) -> Tensor:
+        calls["cutlass"] += 1
+        assert b.stride(0) == 1 and scale_a.numel() == len(a) and scale_b.numel() == b.shape[1]
+        return ((a.double() * scale_a.double()) @ (b.double() * scale_b.double())).to(out_dtype)
+
+    def cutlass_scaled_fp4_mm(a: Tensor, b: Tensor, block_scale_a: Tensor, block_scale_b: Tensor, alpha: Tensor,
+                              out_dtype: torch.dtype) -> Tensor:  # fmt: skip
+        calls["cutlass fp4"] += 1
+        assert a.dtype is b.dtype is torch.uint8 and block_scale_a.dtype is torch.float8_e4m3fn and float(alpha) == 1.0
+        parts = []
+        for packed, scales in ((a, block_scale_a), (b, block_scale_b)):
+            values = fp4(packed)
+            each = untiled(scales, values.shape[0], values.shape[1] // 16)
+            parts.append(values * each.repeat_interleave(16, dim=1))
+        return (parts[0] @ parts[1].t()).to(out_dtype)
+
+    def cutlass_moe_mm(
+        out: Tensor, a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, expert_offsets: Tensor,
+        problem_sizes: Tensor, a_strides: Tensor, b_strides: Tensor, c_strides: Tensor, per_act_token: bool,
+        per_out_ch: bool,
+    ) -> None:  # fmt: skip
+        """Weights are ``[experts, n, k]``; problems are (rows, n, k), and (n, rows, k) of 64 rows or fewer."""
+        calls["cutlass moe"] += 1
+        assert per_act_token and per_out_ch and problem_sizes.dtype is torch.int32
+        assert expert_offsets.dtype is torch.int64 and len(expert_offsets) == len(b) == len(problem_sizes)
+        assert set(a_strides.tolist()) == set(b_strides.tolist()) == {a.shape[1]}
+        assert set(c_strides.tolist()) == {b.shape[1]} and a_strides.dtype is torch.int64
+        for e, (first, sizes) in enumerate(zip(expert_offsets.tolist(), problem_sizes.tolist())):
+            rows, n = sizes[:2] if len(a) > 64 else (sizes[1], sizes[0])
+            assert (n, sizes[2]) == tuple(b.shape[1:])
+            own = slice(first, first + rows)
+            x = a[own].double() * a_scales[own].double().view(-1, 1)
+            out[own] = (x @ (b[e].double() * b_scales[e].double().view(-1, 1)).t()).to(out.dtype)
+
+    def process(scales: Tensor, a_dtype: torch.dtype) -> tuple[Tensor, float]:
+        assert a_dtype is torch.bfloat16
+        return scales * 4.0, 4.0
+
+    utils = "vllm.model_executor.layers.quantization.utils"
+    return [
+        module(
+            "vllm._custom_ops",
+            gptq_marlin_repack=lambda raw, size_k, size_n, num_bits: raw.reshape(size_k // 16, size_n * num_bits // 2),
+            marlin_gemm=marlin_gemm,
+            machete_mm=machete_mm,
+            machete_prepack_B=machete_prepack_B,
+            cutlass_scaled_mm=cutlass_scaled_mm,
+            cutlass_scaled_fp4_mm=cutlass_scaled_fp4_mm,
+            cutlass_moe_mm=cutlass_moe_mm,
+        ),
+        module("vllm.scalar_type", scalar_types=kinds),
+        module(
+            f"{utils}.marlin_utils",
+            marlin_make_workspace_new=lambda device: torch.zeros(4, dtype=torch.int32),
+            marlin_permute_scales=lambda scales, size_k, size_n, group_size: scales,
+        ),
+        module(
+            f"{utils}.marlin_utils_fp4",
+            mxfp4_marlin_process_scales=lambda scales: scales.to(torch.float8_e8m0fnu),
+            nvfp4_marlin_process_scales=process,
+            nvfp4_marlin_process_global_scale=lambda whole: whole,
+        ),
+    ]
+
+
+def triton_lora() -> ModuleType:
+    """vLLM's LoRA kernels by the tensors of its metadata."""
+
+    class LoRAKernelMeta:
+        @staticmethod
+        def make(max_loras: int, max_num_tokens: int, device: str) -> LoRAKernelMeta:
+            made = LoRAKernelMeta()
+            made.slots, made.tokens = max_loras, max_num_tokens  # type: ignore[attr-defined]
+            return made
+
+        def prepare_tensors(self, mapping: Tensor) -> None:
+            owners = ints(mapping)
+            assert len(owners) <= self.tokens and max(owners) < self.slots  # type: ignore[attr-defined]
+            self.mapping = mapping
+
+        def meta_args(self, token_nums: int, specialize_active_lora: bool) -> tuple[Any, ...]:
+            return (self.mapping[:token_nums], *("meta",) * 6)
+
+    def lora_shrink(x: Tensor, a: list[Tensor], out: Tensor, mapping: Tensor, *rest: Any) -> None:
+        *meta, scale = rest
+        calls["shrink"] += 1
+        assert meta == ["meta"] * 6 and out.dtype is torch.float32 and x.is_contiguous() and out.is_contiguous()
+        for token, owner in enumerate(ints(mapping)):
+            for piece, weights in enumerate(a):
+                out[piece, token] = scale * (weights[owner].double() @ x[token].double())
+
+    def lora_expand(x: Tensor, b: list[Tensor], y: Tensor, mapping: Tensor, *meta: Any, offset_start: int,
+                    add_inputs: bool) -> None:  # fmt: skip
+        calls["expand"] += 1
+        assert meta == ("meta",) * 6 and len(x) == len(b) and add_inputs and y.is_contiguous()
+        for token, owner in enumerate(ints(mapping)):
+            at = offset_start
+            for piece, weights in enumerate(b):
+                end = at + weights.shape[1]
+                y[token, at:end] += (weights[owner].double() @ x[piece, token].double()).to(y.dtype)
+                at = end
+            assert at == y.shape[1]
+
+    return module("vllm.lora.ops.triton_ops", LoRAKernelMeta=LoRAKernelMeta, lora_shrink=lora_shrink,
+                  lora_expand=lora_expand)  # fmt: skip
 
 
 def module(name: str, **members: Any) -> ModuleType:

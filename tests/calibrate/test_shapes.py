@@ -239,15 +239,15 @@ def test_shapes_are_drawn_by_what_they_are_served() -> None:
 
 
 def test_multiples_are_those_that_torch_kernels_ask_for() -> None:
-    """The shapes know them without torch; on an H200 every recipe says the same."""
+    """The shapes know them without torch; on an H200, of fp4 on a B200, every recipe says the same."""
     pytest.importorskip("torch")
     from calibrate.kernels.linear import recipe
     from calibrate.kernels.operands import OperandPool
     from tests.calibrate.standin import standin
 
-    inputs = {"fp8": "fp8", "fp8-block": "fp8", "int8": "int8", "int4": "bf16"}
+    inputs = {"fp8": "fp8", "fp8-block": "fp8", "int8": "int8", "int4": "bf16", "nvfp4": "nvfp4", "mxfp4": "mxfp4"}
     assert set(inputs) == set(MULTIPLES)
-    with standin("h200-sxm"):
-        pool = OperandPool("cuda", 1 << 20)
-        for name, (k, n) in MULTIPLES.items():
+    for name, (k, n) in MULTIPLES.items():
+        with standin("b200-hgx" if "fp4" in name else "h200-sxm"):
+            pool = OperandPool("cuda", 1 << 20)
             assert recipe(find_format(name), find_format(inputs[name]), BF16, pool).multiples == (n, k), name
