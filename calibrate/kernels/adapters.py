@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from calibrate.kernels.choice import Option, first_right
-from calibrate.kernels.experts import rows_of_experts
 from calibrate.kernels.kernel import Kernel, count_of, tolerance_of
 from calibrate.kernels.libraries import find
 from calibrate.kernels.operands import NoKernelError, OperandPool, Operands
+from calibrate.kernels.rows import rows_of_experts
 from inferplan.work.ops import GroupedMatmul
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
 
 from calibrate.kernels.choice import Option, first_right
@@ -20,34 +19,13 @@ from calibrate.kernels.kernel import Kernel, count_of, tolerance_of
 from calibrate.kernels.libraries import find
 from calibrate.kernels.linear import recipe
 from calibrate.kernels.operands import NoKernelError, OperandPool, Operands
+from calibrate.kernels.rows import rows_of_experts
 from inferplan.work.ops import GroupedMatmul
-from inferplan.work.routing import popularity
 
 _SWAPPED = 64
 """Rows up to which vLLM's CUTLASS kernel multiplies the other way round."""
 _ALIGNED = 128
 """Rows to which DeepGEMM's contiguous layout rounds those of an expert (get_mk_alignment_for_contiguous_layout)."""
-
-
-def rows_of_experts(rows: int, experts: int, touched: int, skew: float = 0.0) -> list[int]:
-    """Rows of each expert of a rank: ``rows`` in all, over exactly ``touched`` of them.
-
-    skew 0 deals them evenly over the first ones. Otherwise it is the standard deviation of the logarithm of the
-    experts' popularity (:mod:`inferplan.work.routing`): the most popular are touched, each gets its share by largest
-    remainder and at least one row, and where they stand among the others is shuffled, the same way every time.
-    """
-    touched = max(1, min(touched, experts, rows))
-    if skew == 0.0:
-        ends = [round(rows * i / touched) for i in range(touched + 1)]
-        return [b - a for a, b in pairwise(ends)] + [0] * (experts - touched)
-    chances = np.array(popularity(experts, 1, skew)[:touched])
-    shares = (rows - touched) * chances / chances.sum()
-    dealt = np.floor(shares).astype(int)
-    left = rows - touched - int(dealt.sum())
-    dealt[np.argsort(dealt - shares, kind="stable")[:left]] += 1
-    found = np.zeros(experts, dtype=int)
-    found[np.random.default_rng(0).permutation(experts)[:touched]] = dealt + 1
-    return [int(count) for count in found]
 
 
 def grouped_kernel(op: GroupedMatmul, pool: OperandPool) -> Kernel:

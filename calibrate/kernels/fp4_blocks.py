@@ -17,12 +17,10 @@ import torch.nn.functional as F
 
 from calibrate.kernels.choice import Option
 from calibrate.kernels.libraries import find, of_torch
-from calibrate.kernels.linear_recipe import Linear
+from calibrate.kernels.linear_recipe import E2M1, Linear
 from calibrate.kernels.operands import NoKernelError, OperandPool, Operands
 from inferplan.work.formats import Format, find_format
 
-E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]).double()
-"""The value of each code of fp4."""
 GROUPS = {"nvfp4": 16, "mxfp4": 32}
 _TILE = (128, 4)
 

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 
 from calibrate.kernels.choice import Option
-from calibrate.kernels.fp4_blocks import E2M1
 from calibrate.kernels.libraries import find
-from calibrate.kernels.linear_recipe import Linear
+from calibrate.kernels.linear_recipe import E2M1, Linear
 from calibrate.kernels.operands import NoKernelError, OperandPool, Operands
 from inferplan.work.formats import Format
 

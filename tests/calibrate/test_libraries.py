@@ -230,7 +230,7 @@ def test_narrow_weights_as_vllm_multiplies_them(name: str, monkeypatch: pytest.M
     if integers:
         assert build(op, pool(Target(kind="cpu"))).library == "torch"
     else:
-        with pytest.raises(NoKernelError, match=f"a CPU has no matmul of {name} weights and 16-bit inputs"):
+        with pytest.raises(NoKernelError, match=rf"a CPU has no matmul of {name} weights and 16-bit inputs"):
             build(op, pool(Target(kind="cpu")))
 
 

@@ -134,6 +134,33 @@ def test_no_size_is_chosen_that_a_recipe_cannot_hold(found: dict[str, Candidate]
             assert op.n % 64 == 0
 
 
+def test_adapters_are_those_beside_every_matrix_of_a_model(found: dict[str, Candidate]) -> None:
+    """Llama 3.1 8B: 4096 wide, heads of 4096 + 2 x 1024, feed-forward 2 x 14336. Three ranks into one shrink of q, k
+    and v, two of gate and up, one of the others; 64 rows reach 8 slots of rank 16, or 4 of rank 64."""
+    ways = {"shrink": set(), "expand": set()}
+    for candidate in found.values():
+        op = candidate.op
+        if isinstance(op, GroupedMatmul) and op.adapter and op.m == 64:
+            ways[op.adapter].add((op.k, op.n, op.slices, op.experts))
+            assert op.touched == op.experts and candidate.served > 0
+    for rank, slots in ((16, 8), (64, 4)):
+        assert ways["shrink"] >= {(4096, 3 * rank, 1, slots), (4096, rank, 1, slots), (4096, 2 * rank, 1, slots),
+                                  (14336, rank, 1, slots)}  # fmt: skip
+        assert ways["expand"] >= {(rank, 6144, 3, slots), (rank, 4096, 1, slots), (rank, 28672, 2, slots)}
+
+
+def test_fp4_is_measured_where_there_is_arithmetic_and_as_weights_elsewhere() -> None:
+    """An H200 multiplies no fp4, and takes mxfp4 weights with inputs of 16 bits; a B200 multiplies both kinds."""
+    design = replace(SMALL, quantised=("nvfp4", "mxfp4"), quantised_models=("llama-3.1-8b",))
+
+    def labels(gpu: str) -> set[str]:
+        found = candidates(design, load_hardware(gpu)).values()
+        return {c.op.label for c in found if isinstance(c.op, Matmul) and "fp4" in c.op.label}
+
+    assert labels("b200-sxm") >= {"nvfp4", "mxfp4"} or labels("b200-sxm") == {"fp4"}
+    assert all(label.endswith("bf16") for label in labels("h200-sxm"))
+
+
 def test_a_model_is_held_out_whole(found: dict[str, Candidate], chosen: list[Op]) -> None:
     """Qwen2.5-7B: 28/4 heads and a feed-forward of 18944, which no other model of the design has."""
     held = held_out_shapes(GPU, load_hardware("h200-sxm"))

@@ -97,8 +97,8 @@ context tokens, 3 generation requests, 3 generation tokens, iteration elapsed ti
 
 
 def test_a_line_without_its_context_has_that_of_the_nearest(tmp_path: Path) -> None:
-    """Of 160,000 tokens 8 % over 16 sequences are 800 each, 16 % 1,600. A line of 16 sequences between takes that of the
-    nearest of about as many, the earlier of two; one of 40 has no such line, and is as --context says."""
+    """Of 160,000 tokens 8 % over 16 sequences are 800 each, 16 % 1,600. A line of 16 sequences between takes that of
+    the nearest of about as many, the earlier of two; one of 40 has no such line, and is as --context says."""
     pool = VLLM.splitlines()[0].replace("400,000", "160,000")
     assert "160,000 tokens" in pool
 
@@ -114,7 +114,7 @@ def test_a_line_without_its_context_has_that_of_the_nearest(tmp_path: Path) -> N
     )
     contexts = [one.steps[0][1].context for one in read(tmp_path / "own.log", text, 300.0).observed]
     assert contexts == [800.0, 800.0, 1600.0, 1600.0, 1600.0, 300.0]
-    with pytest.raises(InputFileError, match="own.log:7: .* does not state the context"):
+    with pytest.raises(InputFileError, match=r"own\.log:7: .* does not state the context"):
         read(tmp_path / "own.log", text)
 
 
