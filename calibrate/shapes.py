@@ -130,13 +130,25 @@ class _Collection:
     def quantised(self, name: str, part: Part) -> None:
         """Linear layers, experts and the copies between formats: what a quantised model runs in other kernels."""
         kinds: tuple[type[Op], ...] = (Matmul, GroupedMatmul, Copy)
-        peaks = frozenset(self.hardware.peak)
         for quantised in self.design.quantised:
-            precision = parse_precision(quantised, peaks, self.design.base)
-            if precision.linear_input(precision.weights).math in peaks:
+            precision = self._quantised(quantised)
+            if precision is not None:
                 self.served(name, precision, self.design.served.once(), part, kinds)
                 if part == "usual":
                     self.corners(name, precision, self.design.tp, kinds)
+
+    def _quantised(self, name: str) -> Precision | None:
+        """A quantised format as the hardware multiplies it; ``None`` where it does not.
+
+        Of fp4 that is the maker's own format; where there is no such arithmetic, weights beside inputs in the base
+        format.
+        """
+        peaks = frozenset(self.hardware.peak)
+        precision = parse_precision(name, peaks, self.design.base)
+        fp4 = precision.weights.math == "fp4"
+        if precision.linear_input(precision.weights).math in peaks:
+            return None if fp4 and name != self.hardware.four_bits else precision
+        return replace(precision, activations=precision.base) if fp4 else None
 
     def adapted(self, name: str, part: Part) -> None:
         """The matmuls of LoRA adapters beside a model in the base format."""

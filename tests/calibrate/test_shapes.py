@@ -149,16 +149,20 @@ def test_adapters_are_those_beside_every_matrix_of_a_model(found: dict[str, Cand
         assert ways["expand"] >= {(rank, 6144, 3, slots), (rank, 4096, 1, slots), (rank, 28672, 2, slots)}
 
 
-def test_fp4_is_measured_where_there_is_arithmetic_and_as_weights_elsewhere() -> None:
-    """An H200 multiplies no fp4, and takes mxfp4 weights with inputs of 16 bits; a B200 multiplies both kinds."""
+@for_each(
+    "gpu, expected",
+    [
+        ("b200-sxm", {("fp4", "nvfp4")}),
+        ("mi355x", {("fp4", "mxfp4")}),
+        ("h200-sxm", {("nvfp4xbf16", "nvfp4"), ("mxfp4xbf16", "mxfp4")}),
+    ],
+)
+def test_fp4_is_the_makers_own_and_elsewhere_weights_alone(gpu: str, expected: set[tuple[str, str]]) -> None:
+    """A B200 multiplies nvfp4, an MI355X mxfp4; an H200 neither, and takes both beside inputs of 16 bits."""
     design = replace(SMALL, quantised=("nvfp4", "mxfp4"), quantised_models=("llama-3.1-8b",))
-
-    def labels(gpu: str) -> set[str]:
-        found = candidates(design, load_hardware(gpu)).values()
-        return {c.op.label for c in found if isinstance(c.op, Matmul) and "fp4" in c.op.label}
-
-    assert labels("b200-sxm") >= {"nvfp4", "mxfp4"} or labels("b200-sxm") == {"fp4"}
-    assert all(label.endswith("bf16") for label in labels("h200-sxm"))
+    found = candidates(design, load_hardware(gpu)).values()
+    narrow = {(c.op.label, c.op.weight.name) for c in found if isinstance(c.op, Matmul) and c.op.weight.bits == 4}
+    assert narrow == expected
 
 
 def test_a_model_is_held_out_whole(found: dict[str, Candidate], chosen: list[Op]) -> None:
