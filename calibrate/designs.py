@@ -78,6 +78,10 @@ def find_model(name: str) -> ModelSpec:
     return thin() if name == THIN else TINY[name]() if name in TINY else load_model(name)
 
 
+ADAPTERS = (16, 8), (64, 4)
+"""Ranks of adapters, and how many of each are in memory: vLLM's usual rank and its largest for one kernel."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Loads:
     """Steps of one model: every prompt in every prefill batch, contexts in decode batches, and chunks.
@@ -116,10 +120,11 @@ class Design:
     """Which graphs the shapes come from.
 
     tp: the divisions that give each model further widths. base: the format every operator is measured in. others: base
-    formats of the first model only. quantised: formats of linear layers, of the models in ``quantised_models``. served:
-    what serving runs; prompts, prefill_batches, decode_batches, contexts: the grid of the corners. held_out: models
-    that nothing is fitted to; the first one that is not the user's own is measured beside the others, and only
-    predicted. own: models the user asks for.
+    formats of the first model only. quantised: formats of linear layers, of the models in ``quantised_models``.
+    adapted: models beside which LoRA adapters run (:data:`ADAPTERS`). served: what serving runs; prompts,
+    prefill_batches, decode_batches, contexts: the grid of the corners. held_out: models that nothing is fitted to; the
+    first one that is not the user's own is measured beside the others, and only predicted. own: models the user asks
+    for.
     """
 
     models: tuple[str, ...]
@@ -137,6 +142,7 @@ class Design:
     served: Loads = Loads()
     held_out: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
+    adapted: tuple[str, ...] = ()
 
     def corners(self) -> Loads:
         """The grid that spans the range of tokens and contexts."""
@@ -208,8 +214,9 @@ GPU = Design(
     tp=(1, 2, 4, 8),
     base="bf16",
     others=("fp16", "fp32"),
-    quantised=("fp8", "fp8-block", "int8", "int4"),
+    quantised=("fp8", "fp8-block", "int8", "int4", "nvfp4", "mxfp4"),
     quantised_models=("llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b"),
+    adapted=("llama-3.1-8b", "llama-3.1-70b"),
     prompts=(64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
     prefill_batches=(1, 4, 16),
     decode_batches=(1, 4, 16, 64, 256),

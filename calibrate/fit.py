@@ -355,13 +355,14 @@ def truth_band(possible: Sequence[Array]) -> tuple[float, float]:
 
     possible: for each shape held out, what it may take undisturbed over what is predicted, at least one value. The
     10 % and 90 % quantiles over all of them, where each shape counts as one and its values share that; with one value
-    a shape they are Weibull's (:func:`ratio_errors`).
+    a shape they are those whose median error is nil whatever the distribution (Hyndman and Fan, Sample Quantiles in
+    Statistical Packages, 1996, definition 8). Weibull's (:func:`ratio_errors`) hold some 3 points more of 100.
     """
     weights = np.concatenate([np.full(len(values), 1.0 / len(values)) for values in possible])
     logs = np.log(np.concatenate([np.asarray(values) for values in possible]))
     order = np.argsort(logs)
     weights = weights[order]
-    places = (np.cumsum(weights) - weights / 2 + 0.5) / (len(possible) + 1)
+    places = (np.cumsum(weights) - weights / 2 + 1 / 6) / (len(possible) + 1 / 3)
     low, high = np.exp(np.interp((0.1, 0.9), places, logs[order]))
     return _rounded(float(low)), _rounded(float(high))
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from calibrate.designs import HELD, Design, Loads, find_model, largest_step, rank_bytes
+from calibrate.designs import ADAPTERS, HELD, Design, Loads, find_model, largest_step, rank_bytes
 from calibrate.samples import key_of
 from inferplan.catalog.assemble import load_engine, routing_of
 from inferplan.devices.constants import Calibration
@@ -24,7 +24,9 @@ from inferplan.errors import IndivisibleError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build
 from inferplan.estimate.roofline import price
+from inferplan.models.lora import adapters_of
 from inferplan.units import Array
+from inferplan.work.adapters import LoraAsked
 from inferplan.work.formats import Precision, parse_precision
 from inferplan.work.ops import Attention, Copy, GroupedMatmul, Mask, Matmul, Op, Wired
 from inferplan.work.parallel import Parallelism
@@ -40,6 +42,8 @@ MULTIPLES: dict[str, tuple[int, int]] = {
     "fp8-block": (128, 128),
     "int8": (8, 8),
     "int4": (128, 64),
+    "nvfp4": (128, 32),
+    "mxfp4": (128, 32),
 }
 """What the rows and columns (k, n) of a weight must be multiples of in torch's matmul of a format; any else."""
 
@@ -79,6 +83,9 @@ def candidates(design: Design, hardware: HardwareSpec) -> Found:
     for name in design.quantised_models:
         if name != design.stranger:
             made.quantised(name, "usual")
+    for name in design.adapted:
+        if name != design.stranger:
+            made.adapted(name, "usual")
     for name in design.own:
         made.base(name, "own")
         made.quantised(name, "own")
@@ -123,13 +130,38 @@ class _Collection:
     def quantised(self, name: str, part: Part) -> None:
         """Linear layers, experts and the copies between formats: what a quantised model runs in other kernels."""
         kinds: tuple[type[Op], ...] = (Matmul, GroupedMatmul, Copy)
-        peaks = frozenset(self.hardware.peak)
         for quantised in self.design.quantised:
-            precision = parse_precision(quantised, peaks, self.design.base)
-            if precision.linear_input(precision.weights).math in peaks:
+            precision = self._quantised(quantised)
+            if precision is not None:
                 self.served(name, precision, self.design.served.once(), part, kinds)
                 if part == "usual":
                     self.corners(name, precision, self.design.tp, kinds)
+
+    def _quantised(self, name: str) -> Precision | None:
+        """A quantised format as the hardware multiplies it; ``None`` where it does not.
+
+        Of fp4 that is the maker's own format; where there is no such arithmetic, weights beside inputs in the base
+        format.
+        """
+        peaks = frozenset(self.hardware.peak)
+        precision = parse_precision(name, peaks, self.design.base)
+        fp4 = precision.weights.math == "fp4"
+        if precision.linear_input(precision.weights).math in peaks:
+            return None if fp4 and name != self.hardware.four_bits else precision
+        return replace(precision, activations=precision.base) if fp4 else None
+
+    def adapted(self, name: str, part: Part) -> None:
+        """The matmuls of LoRA adapters beside a model in the base format."""
+        precision = parse_precision(self.design.base, frozenset(self.hardware.peak))
+        for rank, slots in ADAPTERS:
+            asked = LoraAsked(rank=rank, slots=slots)
+            lora = adapters_of(find_model(name), asked, precision.base, None)
+            for deployment in self._deployments(name, precision, self.design.tp[:1]):
+                for step in self.design.served.once().steps(self.largest):
+                    made = [op for op in _ops(replace(deployment, lora=lora), step) if op.kernel.endswith(".adapter")]
+                    times = [self._time(op) * float(op.count) for op in made]
+                    for op, time in zip(made, times):
+                        self._add(op, part).served += time / sum(times)
 
     def served(
         self, name: str, precision: Precision, loads: Loads, part: Part, kinds: tuple[type[Op], ...] = (Op,)
@@ -392,6 +424,8 @@ def small(op: Op, most: int = 256) -> Op:
         value = getattr(op, name, None)
         if value is not None and value > limit and not (name == "new" and value <= 1):
             changes[name] = type(value)(limit)
+    if isinstance(op, Attention) and op.mask.kind == "top":
+        changes["mask"] = replace(op.mask, size=min(op.mask.size, 24))
     if op.kind in ("norm", "gather"):
         changes["width"] = min(op.width, most)  # type: ignore[attr-defined]
     return replace(op, **changes)

@@ -243,13 +243,19 @@ def _tokens(text: str) -> set[str]:
     return words - _NOISE - {""}
 
 
+HOST_WAYS = ("device to host", "host to device")
+"""Ceilings of copies between the host's pinned memory and the device."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
-    """The most that was measured: memory traffic [B/s], matmuls by arithmetic [FLOP/s], a link between two [B/s]."""
+    """The most that was measured: memory traffic [B/s], matmuls by arithmetic [FLOP/s], a link between two [B/s], and
+    the slower way between pinned memory of the host and the device [B/s]."""
 
     bandwidth: float
     peak: dict[str, float]
     link: float | None = None
+    host: float | None = None
     detail: dict[str, float] | None = None
 
 
@@ -306,6 +312,9 @@ def measured_hardware(device: Device, ceilings: Ceilings, date: str) -> dict[str
         note = "two processes of this machine, by the largest message"
         link = {"name": "torch.distributed", "bandwidth": format_quantity(ceilings.link, "B/s"), "domain": 2}
         data["links"] = [link | {"note": note}]
+    if ceilings.host is not None:
+        rate = format_quantity(ceilings.host, "B/s")
+        data["host_link"] = {"name": "pinned memory", "bandwidth": rate, "note": "the slower way of large copies"}
     return data
 
 
@@ -320,4 +329,6 @@ def ceilings_of(rates: dict[str, float]) -> Ceilings:
     peaks = {name.removeprefix("matmul."): rate for name, rate in rates.items() if name.startswith("matmul.")}
     if not memory or not peaks:
         raise MissingFactError("no ceilings were measured", hint="a longer --budget")
-    return Ceilings(bandwidth=max(memory), peak=peaks, link=rates.get("link"), detail=dict(rates))
+    ways = [rates[name] for name in HOST_WAYS if name in rates]
+    host = min(ways) if len(ways) == len(HOST_WAYS) else None
+    return Ceilings(bandwidth=max(memory), peak=peaks, link=rates.get("link"), host=host, detail=dict(rates))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 
 from calibrate.device.collectives import measure_collectives
 from calibrate.device.cuda_laps import CudaLaps
-from calibrate.device.device import Device
+from calibrate.device.device import HOST_WAYS, Device
 from calibrate.device.health import Monitor
 from calibrate.device.health_tools import find_tool
 from calibrate.device.memory import free_memory, planned
@@ -40,7 +41,7 @@ STEADY = 0.02
 WARM_UP = (4096, 64)
 """Size of the matmuls that warm a device up, and how many are issued at once: 13 ms on an H100, 0.2 s on a T4."""
 CEILING_FORMATS = {
-    "cuda": ("fp32", "tf32", "bf16", "fp16", "fp8", "int8"),
+    "cuda": ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "nvfp4"),
     "cpu": ("fp32", "bf16", "fp16", "int8"),
     "mps": ("fp32", "bf16", "fp16"),
 }
@@ -50,6 +51,8 @@ CEILING_SHAPES = {
     "mps": ((2048, 2048, 2048),),
 }
 """Formats and shapes (m, k, n) of the large matmuls."""
+HOST_COPY = 128 << 20
+"""Bytes of a copy between the host's memory and the device's: a launch takes less than a hundredth of it."""
 
 
 class TorchMeasurer:
@@ -190,17 +193,33 @@ class TorchMeasurer:
         return replace(laps, disturbed=self.monitor.end())
 
     def ceilings(self, seconds: float) -> Iterator[tuple[str, float]]:
-        """Large copies and reads, then the best of a few large matmuls in each format."""
+        """Large copies and reads, those from and to the host's memory, then the best of a few large matmuls in each
+        format."""
         formats, shapes = CEILING_FORMATS[self.device.kind], CEILING_SHAPES[self.device.kind]
-        each = seconds / (2 + len(formats))
+        each = seconds / (2 + len(formats) + (self.device.kind == "cuda"))
         half = self.pool.capacity(torch.float32) // 2 - 64
         source, target = (self.pool.typed((half,), torch.float32) for _ in range(2))
         yield "copy", self._best(target.copy_, (source,), each, 8.0 * half)
         yield "read", self._best(source.sum, (), each, 4.0 * half)
+        if self.device.kind == "cuda":
+            yield from self._host_rates(each)
         for name in formats:
             best = max(self._matmul_rate(name, shape, each / len(shapes)) for shape in shapes)
             if best:
                 yield f"matmul.{find_format(name).math}", best
+
+    def _host_rates(self, seconds: float) -> Iterator[tuple[str, float]]:
+        """Copies between pinned memory and the device; none where what arrives is not what was sent."""
+        there = self.pool.integers((HOST_COPY,), 256, torch.uint8)
+        pinned, back = (torch.empty(HOST_COPY, dtype=torch.uint8, pin_memory=True) for _ in range(2))
+        pinned.copy_(there)
+        self.synchronize()
+        here = torch.empty_like(there)
+        for name, (target, source) in zip(HOST_WAYS, ((back, there), (here, pinned))):
+            run = partial(target.copy_, source, non_blocking=True)
+            fastest = min(wall_laps(run, [()], seconds / 2, self.synchronize, LAP[self.device.kind]).seconds)
+            if bool((target.cpu() == pinned).all()):
+                yield name, HOST_COPY / fastest
 
     def _matmul_rate(self, name: str, shape: tuple[int, int, int], seconds: float) -> float:
         m, k, n = shape

@@ -13,6 +13,8 @@ from inferplan.work.ops import Mask
 
 FLASH_HEAD = 256
 """The widest head of torch's flash attention."""
+_GATHERED = 64
+"""Queries whose keys are gathered at once."""
 
 
 def visible(mask: Mask, new: int, past: int, device: str) -> torch.Tensor:
@@ -30,6 +32,24 @@ def visible(mask: Mask, new: int, past: int, device: str) -> torch.Tensor:
     if mask.kind == "chunk":
         seen = seen & (key // mask.size == query // mask.size)
     return seen
+
+
+def chosen(places: torch.Tensor, keys: int) -> torch.Tensor:
+    """Which of so many keys each query sees, of the places that were chosen for it; -1 is none."""
+    seen = torch.zeros(len(places), keys + 1, dtype=torch.bool, device=places.device)
+    return seen.scatter_(1, torch.where(places < 0, keys, places), True)[:, :keys]
+
+
+def chosen_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Attention of each query to the keys of ``places [new, chosen]``, gathered for some queries at a time."""
+    group, parts = q.shape[2] // k.shape[2], []
+    for at, own in zip(q.split(_GATHERED, dim=1), places.split(_GATHERED)):
+        keys, values = (part[:, own.clamp_min(0)] for part in (k, v))  # [batch, queries, chosen, kv_heads, d]
+        rows = at.unflatten(2, (k.shape[2], group))
+        scores = torch.einsum("bqgrd,bqcgd->bqgrc", rows, keys) * q.shape[-1] ** -0.5
+        shares = torch.softmax(scores.masked_fill((own < 0)[:, None, None], float("-inf")), dim=-1)
+        parts.append(torch.einsum("bqgrc,bqcgd->bqgrd", shares, values).flatten(2, 3))
+    return torch.cat(parts, dim=1)
 
 
 def explicit_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor | None) -> torch.Tensor:

@@ -10,13 +10,15 @@ import torch
 
 from calibrate.kernels.attention import (
     FLASH_HEAD,
+    chosen,
+    chosen_attention,
     explicit_attention,
     flash_attention,
     library_attention,
     pieces,
     visible,
 )
-from calibrate.kernels.attention_libraries import Load
+from calibrate.kernels.attention_load import Load
 from calibrate.kernels.choice import Option
 from calibrate.kernels.kernel import Kernel
 from calibrate.kernels.libraries import of_torch_flash
@@ -31,6 +33,8 @@ def torch_options(load: Load) -> list[Option[Kernel]]:
     written to memory and read again.
     """
     op, target = load.op, load.pool.target
+    if op.mask.kind == "top" and (op.sparse or load.new > 1):
+        return [_gathered(load)]
     if not op.fused or (op.shared_value and target.kind != "cpu"):
         return [_explicit(load)]
     options = []
@@ -75,6 +79,30 @@ def _explicit(load: Load) -> Option[Kernel]:
         if load.masked is not None:
             seen = visible(load.op.mask, load.new, load.past, load.pool.device)[:, -load.length :]
         return _kernel(load, name, lambda q, k, v: explicit_attention(q, k, v, seen), "torch")
+
+    return Option(name=name, make=make)
+
+
+def _gathered(load: Load) -> Option[Kernel]:
+    """The keys that an indexer chose for each query, gathered and multiplied; torch has no kernel that does both."""
+    op, pool, keys, places = load.op, load.pool, load.past + load.new, load.choices()
+    name = "gathered keys, scores in memory"
+
+    def operands() -> Operands:
+        k = pool.normal((load.batch, keys, op.kv_heads, op.key_dim), op.kv)
+        if op.shared_value:
+            return load.query(), k, k[..., : op.value_dim]
+        return load.query(), k, pool.normal((load.batch, keys, op.kv_heads, op.value_dim), op.kv)
+
+    def make() -> Kernel:
+        own, seen = places.to(pool.device), chosen(places, keys)
+        return Kernel(
+            name=name,
+            operands=operands,
+            run=lambda q, k, v: chosen_attention(q, k, v, own),
+            reference=lambda q, k, v: explicit_attention(q.double(), k.double(), v.double(), seen),
+            tolerance=load.tolerance,
+        )
 
     return Option(name=name, make=make)
 

@@ -13,8 +13,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from calibrate.kernels.adapters import adapter_kernel
 from calibrate.kernels.attention import visible
-from calibrate.kernels.attention_libraries import Load, library_options
+from calibrate.kernels.attention_libraries import library_options
+from calibrate.kernels.attention_load import Load
 from calibrate.kernels.attention_torch import torch_options
 from calibrate.kernels.choice import Option, first_right
 from calibrate.kernels.collectives import collective_kernel, exchange_kernel
@@ -83,8 +85,6 @@ def _attention(op: Attention, pool: OperandPool) -> Kernel:
         )
     if op.query_shards > 1 or (op.key_shards > 1 and count_of(op.new) > 1):
         raise NoKernelError("torch has no attention over a share of the queries (context parallelism)")
-    if op.mask.kind == "top" and count_of(op.new) > 1:
-        raise NoKernelError("torch has no attention with a choice of keys for each query", hint="FlashMLA's own tables")
     options, probes = _attention_options(op, pool), _attention_options(cast(Attention, small(op)), pool)
     shape = f"{op.key_dim} and {op.value_dim}, {op.heads // op.kv_heads} to a key head"
     several = "several tokens" if count_of(op.new) > 1 else "one token"
@@ -262,7 +262,7 @@ def _scan(op: Scan, pool: OperandPool) -> Kernel:
 
 KERNELS: dict[type[Op], Builder] = {
     Matmul: _matmul,
-    GroupedMatmul: grouped_kernel,
+    GroupedMatmul: lambda op, pool: (adapter_kernel if op.adapter else grouped_kernel)(op, pool),
     Attention: _attention,
     IndexSelect: _index_select,
     TopK: _top_k,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
 
 from calibrate.kernels.choice import Option, first_right
@@ -20,38 +19,17 @@ from calibrate.kernels.kernel import Kernel, count_of, tolerance_of
 from calibrate.kernels.libraries import find
 from calibrate.kernels.linear import recipe
 from calibrate.kernels.operands import NoKernelError, OperandPool, Operands
+from calibrate.kernels.rows import rows_of_experts
 from inferplan.work.ops import GroupedMatmul
-from inferplan.work.routing import popularity
 
+_SWAPPED = 64
+"""Rows up to which vLLM's CUTLASS kernel multiplies the other way round."""
 _ALIGNED = 128
 """Rows to which DeepGEMM's contiguous layout rounds those of an expert (get_mk_alignment_for_contiguous_layout)."""
 
 
-def rows_of_experts(rows: int, experts: int, touched: int, skew: float = 0.0) -> list[int]:
-    """Rows of each expert of a rank: ``rows`` in all, over exactly ``touched`` of them.
-
-    skew 0 deals them evenly over the first ones. Otherwise it is the standard deviation of the logarithm of the
-    experts' popularity (:mod:`inferplan.work.routing`): the most popular are touched, each gets its share by largest
-    remainder and at least one row, and where they stand among the others is shuffled, the same way every time.
-    """
-    touched = max(1, min(touched, experts, rows))
-    if skew == 0.0:
-        ends = [round(rows * i / touched) for i in range(touched + 1)]
-        return [b - a for a, b in pairwise(ends)] + [0] * (experts - touched)
-    chances = np.array(popularity(experts, 1, skew)[:touched])
-    shares = (rows - touched) * chances / chances.sum()
-    dealt = np.floor(shares).astype(int)
-    left = rows - touched - int(dealt.sum())
-    dealt[np.argsort(dealt - shares, kind="stable")[:left]] += 1
-    found = np.zeros(experts, dtype=int)
-    found[np.random.default_rng(0).permutation(experts)[:touched]] = dealt + 1
-    return [int(count) for count in found]
-
-
 def grouped_kernel(op: GroupedMatmul, pool: OperandPool) -> Kernel:
     """The first kernel that is right for experts of these formats; all experts of the rank are in memory."""
-    if op.adapter:
-        raise NoKernelError("no kernel of LoRA adapters is timed here", hint="experts, whose constants stand for them")
     small = replace(
         op,
         m=min(count_of(op.m), 48.0),
@@ -79,6 +57,7 @@ def _options(op: GroupedMatmul, pool: OperandPool) -> list[Option[Kernel]]:
             Option(name="deepgemm (m_grouped_fp8_gemm_nt_contiguous)", make=lambda: _deep_gemm(op, pool, counts))
         )
     if _wide(op) or op.weight.name in ("fp8", "fp8-block"):
+        options += [_cutlass_option(op, pool, counts)] if op.weight.name == "fp8" and pool.target.sm >= 90 else []
         options.append(Option(name="triton (vLLM fused_moe_kernel)", make=lambda: _triton(op, pool, counts)))
     if _wide(op):
         options.append(Option(name="torch._grouped_mm", make=lambda: _stacked(op, pool, counts)))
@@ -177,6 +156,37 @@ def _scaled_stack(op: GroupedMatmul, pool: OperandPool, counts: Sequence[int]) -
         tolerance=2e-2,
         library="cutlass" if pool.target.sm else "torch",
     )
+
+
+def _cutlass_option(op: GroupedMatmul, pool: OperandPool, counts: Sequence[int]) -> Option[Kernel]:
+    return Option(name="cutlass", make=lambda: _cutlass(op, pool, counts))
+
+
+def _cutlass(op: GroupedMatmul, pool: OperandPool, counts: Sequence[int]) -> Kernel:
+    """vLLM's ``cutlass_moe_mm`` in fp8, a scale for each row and each output. Up to 64 rows it multiplies the other
+    way round, for which rows and columns of a problem change places (``fused_moe/experts/cutlass_moe.py``)."""
+    ops, m = find("cutlass", pool.target), count_of(op.m)
+    fp8, device = pool.dtype_of(op.weight), pool.device
+    sizes = [(count, op.n, op.k) if m > _SWAPPED else (op.n, count, op.k) for count in counts]
+    problems = torch.tensor(sizes, dtype=torch.int32, device=device)
+    first = torch.tensor([0, *accumulate(counts)][:-1], dtype=torch.int64, device=device)
+    inner, outer = (torch.full((op.experts,), width, dtype=torch.int64, device=device) for width in (op.k, op.n))
+
+    def operands() -> Operands:
+        x = pool.typed((m, op.k), fp8), pool.positive((m, 1))
+        return x, (pool.typed((op.experts, op.n, op.k), fp8), pool.positive((op.experts, op.n)))
+
+    def run(x: Operands, w: Operands) -> torch.Tensor:
+        y = torch.empty(m, op.n, dtype=torch.bfloat16, device=device)
+        ops.cutlass_moe_mm(y, x[0], w[0], x[1], w[1], first, problems, inner, inner, outer, True, True)
+        return y
+
+    def exact(x: Operands, w: Operands) -> torch.Tensor:
+        product = _by_expert(counts, lambda rows, weights: rows @ weights.t())
+        return product(x[0].double() * x[1].double(), w[0].double() * w[1].double()[:, :, None])
+
+    return Kernel(name="vllm cutlass_moe_mm (row scales)", operands=operands, run=run, reference=exact, tolerance=2e-2,
+                  library="cutlass")  # fmt: skip
 
 
 def _block_weights(op: GroupedMatmul, pool: OperandPool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -22,7 +22,8 @@ from calibrate.kernels.target import Target
 class Library:
     """An optional library. modules: what may be imported for it, the first that is there. where: the devices, in words.
 
-    runs_on: the same as a rule. calls: what is called, and how. source: where the signatures were read.
+    runs_on: the same as a rule. calls: what is called, and how. source: where the signatures were read. lacks: why a
+    module that imports cannot be used, empty where it can.
     """
 
     name: str
@@ -31,6 +32,32 @@ class Library:
     runs_on: Callable[[Target], bool]
     calls: str
     source: str
+    lacks: Callable[[ModuleType], str] = lambda module: ""
+
+
+FLASH_VERSIONS = {"flash-attention-3": 3, "flash-attention-2": 2}
+"""The version of FlashAttention that each library is."""
+
+
+def is_vllm_flash(module: ModuleType) -> bool:
+    """Whether it is vLLM's build of FlashAttention, which holds versions and has no ``flash_attn_with_kvcache``."""
+    return hasattr(module, "is_fa_version_supported")
+
+
+def _lacks_version(version: int) -> Callable[[ModuleType], str]:
+    def lacks(module: ModuleType) -> str:
+        if not is_vllm_flash(module) or module.is_fa_version_supported(version):
+            return ""
+        return str(module.fa_version_unsupported_reason(version) or f"version {version} is not built")
+
+    return lacks
+
+
+def _lacks_flash_mla(module: ModuleType) -> str:
+    """vLLM's module is there without its kernels, and says so."""
+    asked = getattr(module, "is_flashmla_sparse_supported", None)
+    there, why = asked() if asked is not None else (True, "")
+    return "" if there else str(why)
 
 
 LIBRARIES = {
@@ -38,21 +65,25 @@ LIBRARIES = {
     for library in (
         Library(
             name="flash-attention-3",
-            modules=("flash_attn_interface", "sgl_kernel.flash_attn"),
+            modules=("vllm.vllm_flash_attn", "flash_attn_interface", "sgl_kernel.flash_attn"),
             where="SM90",
             runs_on=lambda target: target.sm == 90,
             calls="flash_attn_func(q, k, v, causal, window_size); flash_attn_with_kvcache(q, k_cache, v_cache, "
-            "cache_seqlens, page_table, causal, window_size), with qv for latent attention",
-            source="Dao-AILab/flash-attention 01afd16 hopper/flash_attn_interface.py",
+            "cache_seqlens, page_table, causal, window_size), with qv for latent attention; vLLM's build: "
+            "flash_attn_varlen_func(..., seqused_k, block_table, fa_version=3), with q_v",
+            source="Dao-AILab/flash-attention 01afd16 hopper/flash_attn_interface.py; the wheel of vLLM 0.32.0, "
+            "vllm_flash_attn/flash_attn_interface.py",
+            lacks=_lacks_version(3),
         ),
         Library(
             name="flash-attention-2",
-            modules=("flash_attn",),
+            modules=("vllm.vllm_flash_attn", "flash_attn"),
             where="SM80 and later",
             runs_on=lambda target: target.sm >= 80,
             calls="flash_attn_func(q, k, v, causal, window_size); flash_attn_with_kvcache(q, k_cache, v_cache, "
-            "cache_seqlens, block_table, causal, window_size), in blocks of 256",
-            source="Dao-AILab/flash-attention flash_attn/flash_attn_interface.py (2.5 to 2.8)",
+            "cache_seqlens, block_table, causal, window_size), in blocks of 256; vLLM's build as above, of 16",
+            source="Dao-AILab/flash-attention flash_attn/flash_attn_interface.py (2.5 to 2.8); vLLM 0.32.0 as above",
+            lacks=_lacks_version(2),
         ),
         Library(
             name="flashinfer",
@@ -63,12 +94,57 @@ LIBRARIES = {
             source="flashinfer-ai/flashinfer 002752a flashinfer/decode.py and prefill.py",
         ),
         Library(
+            name="trtllm-gen",
+            modules=("flashinfer",),
+            where="SM100",
+            runs_on=lambda target: target.sm in (100, 103),
+            calls="trtllm_batch_context_with_kv_cache, trtllm_batch_decode_with_kv_cache over pages with heads first; "
+            "trtllm_ragged_attention_deepseek and trtllm_batch_decode_with_kv_cache_mla of latent attention",
+            source="the wheel of FlashInfer 0.7.4, prefill.py, decode.py, mla/_core.py; calls as in vLLM 0.32.0",
+            lacks=lambda module: "" if hasattr(module, "trtllm_batch_decode_with_kv_cache") else "it is too old",
+        ),
+        Library(
             name="flashmla",
-            modules=("flash_mla",),
+            modules=("vllm.v1.attention.ops.flashmla", "flash_mla"),
+            where="SM90 and SM100",
+            runs_on=lambda target: target.sm in (90, 100, 103),
+            calls="get_mla_metadata; flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, ...), "
+            "SM90 alone; flash_mla_sparse_fwd(q, kv, indices, sm_scale, d_v)",
+            source="deepseek-ai/FlashMLA 02fe0d0 flash_mla/flash_mla_interface.py; vLLM 0.32.0 "
+            "v1/attention/backends/mla/flashmla.py and flashmla_sparse.py",
+            lacks=_lacks_flash_mla,
+        ),
+        Library(
+            name="machete",
+            modules=("vllm._custom_ops",),
             where="SM90",
             runs_on=lambda target: target.sm == 90,
-            calls="get_mla_metadata; flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, ...)",
-            source="deepseek-ai/FlashMLA 02fe0d0 flash_mla/flash_mla_interface.py",
+            calls="machete_prepack_B, then machete_mm: 4 and 8 bit weights with 16-bit inputs",
+            source="the wheel of vLLM 0.32.0, _custom_ops.py and kernels/linear/mixed_precision/machete.py",
+        ),
+        Library(
+            name="marlin",
+            modules=("vllm._custom_ops",),
+            where="SM80 and later",
+            runs_on=lambda target: target.sm >= 80,
+            calls="gptq_marlin_repack and marlin_permute_scales, then marlin_gemm: weights in 4 and 8 bits and in fp4",
+            source="the wheel of vLLM 0.32.0, _custom_ops.py and layers/quantization/utils/marlin_utils*.py",
+        ),
+        Library(
+            name="cutlass",
+            modules=("vllm._custom_ops",),
+            where="SM75 and later",
+            runs_on=lambda target: target.sm >= 75,
+            calls="cutlass_scaled_mm (fp8 and int8), cutlass_scaled_fp4_mm (nvfp4), cutlass_moe_mm (experts in fp8)",
+            source="the wheel of vLLM 0.32.0, _custom_ops.py and fused_moe/experts/cutlass_moe.py",
+        ),
+        Library(
+            name="vllm-lora",
+            modules=("vllm.lora.ops.triton_ops",),
+            where="a GPU that Triton compiles for (SM80 and later, CDNA)",
+            runs_on=lambda target: target.sm >= 80 or target.gfx.startswith("gfx9"),
+            calls="LoRAKernelMeta.prepare_tensors once a step, then lora_shrink and lora_expand",
+            source="the wheel of vLLM 0.32.0, lora/ops/triton_ops and lora/punica_wrapper/punica_gpu.py",
         ),
         Library(
             name="deepgemm",
@@ -99,7 +175,11 @@ def find(name: str, target: Target) -> ModuleType:
     reasons = []
     for module in library.modules:
         try:
-            return importlib.import_module(module)
+            found = importlib.import_module(module)
+            lack = library.lacks(found)
+            if not lack:
+                return found
+            reasons.append(f"{module}: {lack}")
         except ModuleNotFoundError as missing:
             there = missing.name is not None and not module.startswith(missing.name)
             reasons.append(f"{module} needs {missing.name}" if there else f"{module} is not installed")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 from calibrate.kernels.choice import Option, first_right
+from calibrate.kernels.fp4_blocks import fp4_options
 from calibrate.kernels.fp8_blocks import fp8_block_options
 from calibrate.kernels.kernel import Kernel
-from calibrate.kernels.libraries import of_torch
+from calibrate.kernels.libraries import find, of_torch
 from calibrate.kernels.linear_recipe import Linear
+from calibrate.kernels.marlin import narrow_weight_options, require_nvidia
 from calibrate.kernels.operands import DTYPES, NoKernelError, OperandPool, Operands
 from inferplan.work.formats import Format, find_format
 
-_TRIAL = {"fp8-block": (272, 384, 640)}
+_TRIAL = {"fp8-block": (272, 384, 640), "nvfp4": (272, 256, 384), "mxfp4": (272, 256, 384)}
 _TRIAL_SIZE = (48, 256, 256)
 """Rows, columns and depth at which recipes are tried: several blocks where there are blocks, and five of them deep, so
 that no two layouts are one."""
@@ -32,7 +35,8 @@ def recipe(weight: Format, source: Format, output: Format, pool: OperandPool) ->
     elif weight != source or weight.name not in DTYPES:
         raise NoKernelError(
             f"torch has no matmul of {weight.name} weights and {source.name} inputs",
-            hint="both in bf16, fp16, fp32, fp8 or int8; int8 or int4 weights with bf16 inputs; fp8-block with fp8",
+            hint="both in bf16, fp16, fp32, fp8, int8, nvfp4 or mxfp4; int8, int4, nvfp4 or mxfp4 weights with bf16 "
+            "inputs; fp8-block with fp8",
         )
     else:
         options = [Option(name="F.linear", make=lambda: _plain(weight, pool))]
@@ -91,7 +95,29 @@ def _fp8(output: Format, pool: OperandPool) -> list[Option[Linear]]:
         raise NoKernelError(f"{target} has no fp8 arithmetic", hint="SM89 or later, CDNA 3 or later; int8 or int4 here")
     rows = Option(name="torch._scaled_mm (row scales)", make=lambda: _fp8_scaled(output, pool, rowwise=True))
     whole = Option(name="torch._scaled_mm (tensor scales)", make=lambda: _fp8_scaled(output, pool, rowwise=False))
-    return [whole] if target.kind == "cpu" else [rows, whole]
+    return [whole] if target.kind == "cpu" else [*_cutlass(_FP8, output, pool), rows, whole]
+
+
+def _cutlass(fmt: Format, output: Format, pool: OperandPool) -> list[Option[Linear]]:
+    """vLLM's kernel of fp8 and of int8, with a scale for each row and column in the same pass; NVIDIA's alone."""
+    target, dtype, out = pool.target, pool.dtype_of(fmt), pool.dtype_of(output)
+    if not target.sm or (fmt.bits == 8 and fmt.name == "int8" and target.sm >= 100):  # int8 left it with SM100
+        return []
+
+    def make() -> Linear:
+        ops = find("cutlass", target)
+        return Linear(
+            name="vllm cutlass_scaled_mm (row scales)",
+            weight=lambda n, k: (pool.typed((n, k), dtype), pool.positive((1, n))),
+            input=lambda m, k: (pool.typed((m, k), dtype), pool.positive((m, 1))),
+            apply=lambda x, w: ops.cutlass_scaled_mm(x[0], w[0].t(), scale_a=x[1], scale_b=w[1], out_dtype=out),
+            exact=lambda x, w: (x[0].double() * x[1].double()) @ (w[0].double().t() * w[1].double()),
+            tolerance=2e-2,
+            library="cutlass",
+            multiples=(16, 16),
+        )
+
+    return [Option(name="cutlass", make=make)]
 
 
 def _fp8_scaled(output: Format, pool: OperandPool, rowwise: bool) -> Linear:
@@ -127,7 +153,8 @@ def _int8(output: Format, pool: OperandPool) -> list[Option[Linear]]:
         exact=_exact_int8,
         multiples=(8, 8),
     )
-    return [Option(name=linear.name, make=lambda: linear)]
+    plain = Option(name=linear.name, make=lambda: linear)
+    return [*_cutlass(find_format("int8"), output, pool), plain]
 
 
 def _int8_weight(output: Format, pool: OperandPool) -> list[Option[Linear]]:
@@ -139,7 +166,8 @@ def _int8_weight(output: Format, pool: OperandPool) -> list[Option[Linear]]:
         apply=lambda x, w: torch._weight_int8pack_mm(x[0], w[0], w[1]),
         exact=_exact_int8,
     )
-    return [Option(name=linear.name, make=lambda: linear)]
+    plain = Option(name=linear.name, make=lambda: linear)
+    return [*narrow_weight_options(find_format("int8"), output, pool), plain]
 
 
 def _exact_int8(x: Operands, w: Operands) -> torch.Tensor:
@@ -183,7 +211,14 @@ def _int4_weight(output: Format, pool: OperandPool) -> list[Option[Linear]]:
         tolerance=2e-2,
         multiples=(64, 128),
     )
-    return [Option(name=linear.name, make=lambda: linear)]
+    plain = Option(name=linear.name, make=lambda: linear)
+    return [*narrow_weight_options(find_format("int4"), output, pool), plain]
+
+
+def _fp4_weight(name: str, output: Format, pool: OperandPool) -> list[Option[Linear]]:
+    weight = find_format(name)
+    require_nvidia(weight, pool)
+    return narrow_weight_options(weight, output, pool)
 
 
 _FP8 = find_format("fp8")
@@ -193,4 +228,8 @@ _OPTIONS: dict[tuple[str, str], Callable[[Format, OperandPool], list[Option[Line
     ("int8", "int8"): _int8,
     ("int8", "bf16"): _int8_weight,
     ("int4", "bf16"): _int4_weight,
+    ("nvfp4", "nvfp4"): partial(fp4_options, find_format("nvfp4")),
+    ("mxfp4", "mxfp4"): partial(fp4_options, find_format("mxfp4")),
+    ("nvfp4", "bf16"): partial(_fp4_weight, "nvfp4"),
+    ("mxfp4", "bf16"): partial(_fp4_weight, "mxfp4"),
 }

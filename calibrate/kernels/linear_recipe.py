@@ -9,6 +9,9 @@ import torch
 
 from calibrate.kernels.operands import NoKernelError, Operands
 
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]).double()
+"""The value of each code of fp4."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Linear:

@@ -96,6 +96,13 @@ class OperandPool:
         self.generator = torch.Generator(device=device)
         self.generator.manual_seed(seed)
         self._blocks: dict[torch.dtype, Block] = {}
+        self._rooms: dict[tuple[str, int], torch.Tensor] = {}
+
+    def room(self, name: str, size: int) -> torch.Tensor:
+        """Zeroed bytes that a library works in, the same for all of its kernels, as an engine keeps them."""
+        if (name, size) not in self._rooms:
+            self._rooms[name, size] = torch.zeros(size, dtype=torch.uint8, device=self.device)
+        return self._rooms[name, size]
 
     def capacity(self, dtype: torch.dtype) -> int:
         """Elements of one block."""
@@ -109,6 +116,7 @@ class OperandPool:
     def release(self) -> None:
         """Give every block back; the next operand of a type makes a new one."""
         self._blocks.clear()
+        self._rooms.clear()
 
     def normal(self, shape: tuple[int, ...], fmt: Format) -> torch.Tensor:
         """An operand in a format."""

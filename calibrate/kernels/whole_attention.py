@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from calibrate.kernels.attention import FLASH_HEAD, explicit_attention, flash_attention, library_attention
-from calibrate.kernels.libraries import find, of_torch_flash
+from calibrate.kernels.attention_load import first_of
+from calibrate.kernels.libraries import FLASH_VERSIONS, find, is_vllm_flash, of_torch_flash
 from calibrate.kernels.operands import NoKernelError
 from calibrate.kernels.target import Target
 from inferplan.work.ops import Mask
@@ -36,7 +37,7 @@ def attention_of(target: Target, sizes: Heads) -> tuple[str, Call]:
     narrow = sizes.dtype.itemsize == 2
     for name in ("flash-attention-3", "flash-attention-2") if narrow and target.kind == "cuda" else ():
         try:
-            call = partial(_over_cache, find(name, target))
+            call = partial(_over_cache, find(name, target), FLASH_VERSIONS[name])
             if _is_right(call, target.kind, sizes):
                 return name, call
         except NoKernelError:
@@ -46,20 +47,29 @@ def attention_of(target: Target, sizes: Heads) -> tuple[str, Call]:
     return "torch", partial(library_attention, repeat=target.kind == "cuda")
 
 
-def _over_cache(module: ModuleType, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-    """``flash_attn_with_kvcache`` on a cache without pages."""
+def _over_cache(module: ModuleType, version: int, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    """``flash_attn_with_kvcache`` on a cache without pages; of vLLM's build ``flash_attn_varlen_func``."""
     several = q.shape[1] > 1
     left = mask.size - 1 if mask.kind == "window" and several else -1
-    out = module.flash_attn_with_kvcache(
-        q,
-        k,
-        v,
-        cache_seqlens=k.shape[1],
-        causal=several and mask.kind != "full",
-        window_size=(left, 0 if left >= 0 else -1),
+    causal, window = several and mask.kind != "full", [left, 0 if left >= 0 else -1]
+    if is_vllm_flash(module):
+        ends = (torch.arange(len(q) + 1, dtype=torch.int32, device=q.device) * part.shape[1] for part in (q, k))
+        out = module.flash_attn_varlen_func(
+            *(part.flatten(0, 1) for part in (q, k, v)),
+            max_seqlen_q=q.shape[1],
+            cu_seqlens_q=next(ends),
+            max_seqlen_k=k.shape[1],
+            cu_seqlens_k=next(ends),
+            causal=causal,
+            window_size=window,
+            fa_version=version,
+        )
+        return first_of(out).unflatten(0, q.shape[:2])
+    return first_of(
+        module.flash_attn_with_kvcache(
+            q, k, v, cache_seqlens=k.shape[1], causal=causal, window_size=(window[0], window[1])
+        )
     )
-    result: Tensor = out[0] if isinstance(out, tuple) else out
-    return result
 
 
 def _is_right(call: Call, kind: str, sizes: Heads) -> bool:

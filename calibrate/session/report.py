@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrate.device.device import HOST_WAYS
 from calibrate.session.figures import kernel_figures, svg, whole_figure
 from calibrate.session.fitting import Outcome, pooled_errors, unwritten_of
 from calibrate.session.steps import StepErrors, StepRow, errors_of, step_rows, unpriced
@@ -162,6 +163,8 @@ def _ceilings(outcome: Outcome) -> Table:
 def _stated(hardware: HardwareSpec, name: str) -> float | None:
     if name in ("copy", "read"):
         return hardware.memory.bandwidth
+    if name in HOST_WAYS:
+        return hardware.to_host.bandwidth if hardware.host_link is not None else None
     return hardware.peak.get(name.removeprefix("matmul.")) if name.startswith("matmul.") else None
 
 

@@ -184,8 +184,9 @@ def _recorded(replay: tuple[str, ...]) -> Iterator[tuple[Span, float, int]]:
     """Minutes of --record, file after file."""
     from inferplan.watching.record import read_spans
 
+    note = _note()
     for one in replay:
-        yield from read_spans(Path(one))
+        yield from read_spans(Path(one), lambda where: note(f"{where} was cut and is passed over"))
 
 
 def _live(urls: tuple[str, ...], asked: WatchAsked, files: dict[str, Any]) -> Iterator[tuple[Span, float, int]]:
@@ -194,7 +195,7 @@ def _live(urls: tuple[str, ...], asked: WatchAsked, files: dict[str, Any]) -> It
     from inferplan.measuring.address import address_of
     from inferplan.watching.live import spans
     from inferplan.watching.minutes import Scrapes
-    from inferplan.watching.record import span_line
+    from inferplan.watching.record import append_span, span_line
 
     addresses = [address_of(url) for url in urls]
     roots = [one.root for one in addresses]
@@ -211,7 +212,10 @@ def _live(urls: tuple[str, ...], asked: WatchAsked, files: dict[str, Any]) -> It
         while (found := runner.run(ended())) is not None:
             span, at, anew = found
             if files["record"] is not None:
-                _append(files["record"], span_line(span, at, anew))
+                try:
+                    append_span(Path(files["record"]), span_line(span, at, anew))
+                except OSError as error:
+                    raise InputFileError(f"cannot write {files['record']}", because=reason(error)) from None
             yield span, at, anew
 
 
@@ -225,14 +229,6 @@ def _note() -> Callable[[str], None]:
             click.echo(f"note: {text}", err=True)
 
     return told
-
-
-def _append(path: str, line: str) -> None:
-    try:
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-    except OSError as error:
-        raise InputFileError(f"cannot write {path}", because=reason(error)) from None
 
 
 def _shows(stack: ExitStack, files: dict[str, Any]) -> Iterator[Callable[[Minute], None]]:

@@ -18,6 +18,9 @@ from inferplan.learning.observed import Recorded, StepLoad, figure
 from inferplan.units import MOST
 
 KIND = "iteration records"
+_CUT = "records that end before their end"
+_FEW = 3
+"""Cut records of a short file that are no reason to doubt it; of a long one a hundredth."""
 _FIELDS = (
     "num_prefill_requests",
     "sum_prefill_tokens",
@@ -35,7 +38,7 @@ def matches(text: str) -> bool:
 def read(text: str, where: str) -> Recorded:
     """The steps of forward-pass metrics, or of TensorRT-LLM's statistics.
 
-    A last record that ends before its end is counted, as a server that still writes leaves one. Raises
+    A record that ends before its end is counted, as a server that still writes or was killed leaves one. Raises
     ``InputFileError`` with the number of the record for a field that is missing or is no number, and for records of
     several ranks of data parallelism.
     """
@@ -116,20 +119,34 @@ def _number(entry: Mapping[str, Any], name: str, place: str, whole: bool = True)
 
 
 def _objects(text: str, where: str, found: Recorded) -> Iterator[dict[str, Any]]:
-    """JSON objects one after another, or arrays of them."""
-    at = 0
+    """JSON objects one after another, or arrays of them.
+
+    A line that is cut, as a server leaves one that is killed while it writes, is counted: it may be the last, or have
+    the next object in it or behind it. Of more than a few the first is an error.
+    """
+    at = whole = 0
     while at < len(text):
         if text[at] in " \t\r\n,":
             at += 1
             continue
         try:
-            value, at = parse_json(text, where, InputFileError, at)
+            value, end = parse_json(text, where, InputFileError, at)
         except InputFileError:
-            if at == 0 or text[at] != "{" or "\n" in text[at:].rstrip():
+            end = _next_object(text, at)
+            if at == 0 or end < 0 or found.passed_over.get(_CUT, 0) >= max(_FEW, whole // 100):
                 raise
-            found.skip("records that end before their end")
-            return
+            found.skip(_CUT)
+            at = end
+            continue
+        at, whole = end, whole + 1
         for one in value if isinstance(value, list) else [value]:
             if not isinstance(one, dict):
                 raise InputFileError(f"{where} holds JSON that is not an object", hint="one object a line")
             yield one
+
+
+def _next_object(text: str, at: int) -> int:
+    """Where the line behind that of an object begins, if it is one too or there is none; else -1."""
+    end = text.find("\n", at)
+    end = len(text) if end < 0 else end
+    return end if text[at] == "{" and text[end : end + 1_000].lstrip()[:1] in ("{", "") else -1

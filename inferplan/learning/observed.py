@@ -14,6 +14,8 @@ from inferplan.units import MOST
 STEADY = 0.1
 """How far, as a share of the most, the sequences of a window may differ, beyond one: beyond, how many decoded in each
 step is not known."""
+NEAR = 50
+"""Measurements within which one that states its context says that of another."""
 _NUMBER = re.compile(r"\+?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 
@@ -116,21 +118,48 @@ class Recorded:
 
 
 def with_context(recorded: Recorded, context: float | None) -> Recorded:
-    """The same where loads without a context have ``context`` tokens.
+    """The same where decodes of unknown context have that of the nearest of about as many, else ``context`` tokens.
 
-    Raises ``InputFileError`` where there are such loads and nobody says.
+    ``context`` stands for a whole record, and would be wrong of some lines of a record that states it elsewhere. Raises
+    ``InputFileError`` where decodes are left without one.
     """
-    unknown = [one for one in recorded.observed if any(load.context is None for _, load in one.steps)]
-    if not unknown:
-        return recorded
-    if context is None:
-        raise InputFileError(
-            f"{unknown[0].where}: {recorded.kind} does not state the context of a decode",
-            because="attention reads them in every step, and their number is not guessed",
-            hint="--context 1500, the mean of prompt and half of the output; or records that say it (docs/learn.md)",
-        )
-    known = {id(one): replace(one, steps=_filled(one.steps, context)) for one in unknown}
-    return replace(recorded, observed=[known.get(id(one), one) for one in recorded.observed])
+    said = [_decodes(one) for one in recorded.observed]
+    lacking = [place for place, load in enumerate(said) if load is not None and load.context is None]
+    stated = any(load is not None and load.context is not None for load in said)
+    known: dict[int, float] = {}
+    for place in lacking:
+        nearest = _nearest(said, place) if stated else None
+        near = context if nearest is None else nearest
+        if near is None:
+            raise InputFileError(
+                f"{recorded.observed[place].where}: {recorded.kind} does not state the context of a decode",
+                because="attention reads them in every step, and their number is not guessed",
+                hint="--context 1500, the mean of prompt and half of the output; or records that say it "
+                "(docs/learn.md)",
+            )
+        known[place] = near
+    observed = [
+        replace(one, steps=_filled(one.steps, known[place])) if place in known else one
+        for place, one in enumerate(recorded.observed)
+    ]
+    return replace(recorded, observed=observed)
+
+
+def _decodes(one: Observed) -> StepLoad | None:
+    """Of a measurement the load that decodes, with an unknown context where there is one."""
+    decoding = [load for _, load in one.steps if load.decodes]
+    return min(decoding, key=lambda load: load.context is not None, default=None)
+
+
+def _nearest(said: Sequence[StepLoad | None], place: int) -> float | None:
+    """The context of the nearest measurement of about as many decodes, the earlier of two."""
+    own = said[place]
+    for away in range(1, NEAR + 1):
+        for other in (place - away, place + away):
+            load = said[other] if 0 <= other < len(said) else None
+            if own and load and load.context is not None and not differ((own.decodes, load.decodes)):
+                return load.context
+    return None
 
 
 def _filled(steps: Sequence[tuple[float, StepLoad]], context: float) -> tuple[tuple[float, StepLoad], ...]:

@@ -1,7 +1,7 @@
 """Prometheus' text format, sample by sample.
 
 The format is that of prometheus.io/docs/instrumenting/exposition_formats (0.0.4): ``name{label="value"} number``, with
-a time in milliseconds behind it where a server writes one.
+a time behind it where a server writes one; in OpenMetrics (1.0) an example, ``# {trace_id="a"} number``, behind both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{[^\n]*\})?[ \t]+([-+\w.]+)(?:[ \t]+-?\d+)?[ \t]*$", re.MULTILINE)
+_LABELS = r'\{(?:[^"{}\n]|"(?:[^"\\\n]|\\.)*")*\}'
+_SAMPLE = re.compile(
+    rf"^([a-zA-Z_:][\w:]*)({_LABELS})?[ \t]+([-+\w.]+)(?:[ \t]+-?[\d.]+)?(?:[ \t]+#[^\n]*)?[ \t]*$", re.MULTILINE
+)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 

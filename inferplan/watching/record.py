@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -40,17 +41,28 @@ def _histogram(found: Histogram) -> dict[str, Any]:
     return {"count": found.count, "total": found.total, "within": edges}
 
 
-def read_spans(path: Path) -> Iterator[tuple[Span, float, int]]:
+def append_span(path: Path, line: str) -> None:
+    """Add a minute to a file, on a line of its own where a run that was killed left the last one unended."""
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read() == b"\n" else f"\n{line}"
+        file.write(f"{line}\n".encode())
+
+
+def read_spans(path: Path, cut: Callable[[str], None] = lambda where: None) -> Iterator[tuple[Span, float, int]]:
     """The minutes of a file, one after another: span, end, servers that began anew. A last line that was cut is left
-    out. Raises ``InputFileError`` that names the line.
+    out. cut: told of lines that end before their end. Raises ``InputFileError`` that names the line.
     """
     try:
         announce(path)
         with path.open(encoding="utf-8") as lines:
             number, held = 0, ""
             for number, line in enumerate(lines, 1):
-                if held:
+                if held and not _cut(held):
                     yield _span(held, f"{path}, line {number - 1}")
+                elif held:
+                    cut(f"{path}, line {number - 1}")
                 held = line
             if held.endswith("\n"):
                 yield _span(held, f"{path}, line {number}")
@@ -58,6 +70,19 @@ def read_spans(path: Path) -> Iterator[tuple[Span, float, int]]:
         raise InputFileError(f"cannot read {path}", because=reason(error), hint=_HINT) from None
     except UnicodeDecodeError:
         raise InputFileError(f"cannot read {path}", because="it is not UTF-8 text", hint=_HINT) from None
+
+
+def _cut(line: str) -> bool:
+    """Whether a line begins as a minute and is no JSON: what was being written when the machine or the run stopped."""
+    if not line.startswith('{"version":'):
+        return False
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    except RecursionError:
+        return False
+    return False
 
 
 def _span(line: str, where: str) -> tuple[Span, float, int]:

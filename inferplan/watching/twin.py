@@ -147,19 +147,19 @@ class Twin:
 
     def _simulated(self, each: Load, slow: float) -> Predicted:
         """One server under its share. It runs in its own time, in which ``slow`` seconds are one."""
-        demand = replace(
-            self.demand,
-            prompt=_scaled(self.demand.prompt, each.prompt),
-            output=_scaled(self.demand.output, each.output),
-            rate=each.rate * each.servers,
-            users=None,
-            people=None,
-            own=None,
-            prefix=SharedPrefix(),
-        )
-        traffic = demand.one_of(each.servers).traffic(each.rate * slow, _PRECISION.fewest)
         options = Options(slo=self.slo, hit_rate=each.hits, speculation=self.speculation)
         try:
+            demand = replace(
+                self.demand,
+                prompt=_scaled(self.demand.prompt, each.prompt),
+                output=_scaled(self.demand.output, each.output),
+                rate=each.rate * each.servers,
+                users=None,
+                people=None,
+                own=None,
+                prefix=SharedPrefix(),
+            )
+            traffic = demand.one_of(each.servers).traffic(each.rate * slow, _PRECISION.fewest)
             result = simulate_steady(self.deployment, traffic, self.flags, options, _PRECISION)
         except InferplanError as error:
             return Predicted(verdict="", refused=f"{error.what}: {error.because}" if error.because else error.what)

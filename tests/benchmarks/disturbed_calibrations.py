@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.designs import Design, Loads
+from calibrate.designs import CPU, Design, Loads
 from calibrate.device.device import Device, as_hardware
 from calibrate.fit import ratio_errors
 from calibrate.samples import Sample, StepSample, key_of
@@ -49,7 +49,7 @@ NOISE = 0.02
 UNSEEN = 60
 """Shapes of a kernel and format whose truth is compared, at most."""
 DESIGN = Design(
-    models=("llama-3.2-1b", "qwen2.5-1.5b"),
+    models=CPU.models,
     tp=(1,),
     base="bf16",
     others=("fp32",),

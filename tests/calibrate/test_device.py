@@ -256,6 +256,16 @@ def test_measured_hardware_is_a_hardware_file(tmp_path: Path) -> None:
     assert "2026-01-01" in spec.source
 
 
+def test_the_way_to_the_host_is_the_slower_of_two() -> None:
+    rates = {"copy": 4e9, "matmul.bf16": 1e12, "device to host": 26e9, "host to device": 25e9}
+    data = measured_hardware(device("cuda", "NVIDIA X"), ceilings_of(rates), "2026-01-01")
+    assert as_hardware(data).to_host.bandwidth == pytest.approx(25e9)
+    del rates["device to host"]
+    assert (
+        as_hardware(measured_hardware(device("cuda", "NVIDIA X"), ceilings_of(rates), "2026-01-01")).host_link is None
+    )
+
+
 def test_ceilings_come_from_rates() -> None:
     found = ceilings_of({"copy": 4e9, "read": 5e9, "matmul.bf16": 1e12, "link": 1e9})
     assert (found.bandwidth, found.peak, found.link) == (5e9, {"bf16": 1e12}, 1e9)

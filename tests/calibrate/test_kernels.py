@@ -69,6 +69,10 @@ SAMPLES: dict[str, Op] = {
     "attention window decode": attention(new=1.0, past=30.0, mask=Mask(kind="window", size=4)),
     "attention chunk": attention(new=11.0, past=3.0, mask=Mask(kind="chunk", size=4)),
     "attention full": attention(new=4.0, past=6.0, mask=Mask(kind="full")),
+    "attention sparse prompt": attention(mask=Mask(kind="top", size=4), past=9.0),
+    "attention sparse latent": attention(
+        mask=Mask(kind="top", size=6), past=3.0, kv_heads=1, key_dim=24, value_dim=16, shared_value=True
+    ),
     "attention sparse decode": attention(new=1.0, past=30.0, mask=Mask(kind="top", size=8)),
     "attention unfused": attention(past=3.0, fused=False),
     "attention wide values": attention(value_dim=8, kv_heads=4),
@@ -138,7 +142,6 @@ def test_operands_weigh_what_the_operator_reads(name: str, pool: OperandPool) ->
         matmul(FORMATS["tf32"], FORMATS["tf32"]),
         grouped(FORMATS["mxfp4"], BF16),
         attention(kv=FP8),
-        attention(mask=Mask(kind="top", size=4), past=9.0),
         attention(query_shards=2),
         ops.Copy(name="c", elements=8.0, source=BF16, target=INT4),
         ops.Elementwise(name="e", tokens=1.0, width=8, base=BF16, reads=1.5),

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from calibrate.kernels.builders import build  # noqa: E402
 from calibrate.kernels.choice import passed_over  # noqa: E402
+from calibrate.kernels.fp4_blocks import in_tiles  # noqa: E402
 from calibrate.kernels.kernel import Kernel, check  # noqa: E402
 from calibrate.kernels.libraries import LIBRARIES, find, of_torch, versions  # noqa: E402
 from calibrate.kernels.operands import NoKernelError, OperandPool  # noqa: E402
@@ -120,6 +121,73 @@ def test_flash_mla(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (other.library, other.name) == ("torch", "explicit attention, scores in memory")
 
 
+BLACKWELL = Target(kind="cuda", sm=100)
+IN_VLLM = "vllm.v1.attention.ops.flashmla"
+
+
+@for_each(
+    "op",
+    [
+        attention(**PROMPT),
+        attention(**PROMPT, mask=WINDOW),
+        attention(**PROMPT, kv_heads=8, key_dim=192, value_dim=128),
+        attention(),
+        attention(new=3.0, mask=WINDOW),
+    ],
+    ids=lambda op: f"{op.kernel}-{op.mask.kind}-{op.new:g}",
+)
+def test_flash_attention_as_vllm_ships_it(op: Attention, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One module with both versions: 3 on Hopper, 2 on Ampere, and before the packages of their authors."""
+    install(monkeypatch, fakes.vllm_flash_attn(2, 3), fakes.flash_attention_3(), fakes.flash_attention_2())
+    right(build(op, pool(HOPPER)), "flash-attention-3")
+    right(build(op, pool(AMPERE)), "flash-attention-2")
+    assert set(fakes.calls) == {"vllm fa3", "vllm fa2"}
+
+
+@for_each("new", [1.0, 2.0])
+def test_latent_decodes_as_vllm_runs_them(new: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fakes.vllm_flash_attn(2, 3), fakes.flash_mla(IN_VLLM))
+    right(build(attention(**LATENT, new=new), pool(HOPPER)), "flash-attention-3")
+    assert set(fakes.calls) == {"vllm fa3"}
+
+
+def test_a_version_that_vllm_did_not_build_is_looked_for_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fakes.vllm_flash_attn(2), fakes.flash_attention_3(), fakes.flash_mla(IN_VLLM, there=False))
+    assert find("flash-attention-3", HOPPER).__name__ == "flash_attn_interface"
+    with pytest.raises(NoKernelError, match=r"vllm\._flashmla_C is missing; flash_mla is not installed"):
+        find("flashmla", HOPPER)
+
+
+@for_each("new, heads", [(1.0, 16), (19.0, 4)])
+def test_sparse_latents_by_flash_mla(new: float, heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that an indexer chose: some queries have fewer than it may choose."""
+    install(monkeypatch, fakes.flash_mla(IN_VLLM))
+    op = attention(**LATENT | {"heads": heads}, new=new, past=30.0, mask=Mask(kind="top", size=33))
+    for target in (HOPPER, BLACKWELL):
+        right(build(op, pool(target)), "flashmla")
+    right(build(op, pool(AMPERE)), "torch")
+    assert op.kernel == ("mla.sparse" if new > 16 else "mla.sparse.decode")
+
+
+@for_each(
+    "op, called",
+    [
+        (attention(**PROMPT), "context"),
+        (attention(**PROMPT, mask=WINDOW), "context"),
+        (attention(), "decode"),
+        (attention(new=3.0, mask=WINDOW), "decode"),
+        (attention(**PROMPT, kv_heads=8, key_dim=192, value_dim=128), "ragged"),
+        (attention(**LATENT, new=2.0), "latent"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.kernel,
+)
+def test_tensorrt_llm_inside_flashinfer(op: Attention, called: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fakes.trtllm_gen())
+    fakes.calls.clear()
+    right(build(op, pool(BLACKWELL)), "trtllm-gen")
+    assert set(fakes.calls) == {f"trtllm {called}"}
+
+
 def test_pages_lie_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
     module = fakes.flash_attention_3()
@@ -143,6 +211,76 @@ def test_deep_gemm_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     right(build(dense, pool(HOPPER)), "deepgemm")
     right(build(experts(FP8_BLOCK, FP8), pool(HOPPER)), "deepgemm")
     assert fakes.calls["grouped"] == 2, "once at the small size, once here"
+
+
+NARROW = {name: find_format(name) for name in ("int4", "int8", "nvfp4", "mxfp4")}
+
+
+def linear(weight: Any, source: Any, **changes: Any) -> Matmul:
+    return Matmul(name="m", **({"m": 37.0, "k": 256, "n": 128} | changes), weight=weight, input=source, output=BF16)
+
+
+@for_each("name", NARROW)
+def test_narrow_weights_as_vllm_multiplies_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machete of 4 and 8 bits on Hopper, Marlin elsewhere and of fp4. A CPU has torch's calls of integers alone."""
+    install(monkeypatch, *fakes.vllm_ops())
+    op, integers = linear(NARROW[name], BF16), name.startswith("int")
+    right(build(op, pool(AMPERE)), "marlin")
+    right(build(op, pool(HOPPER)), "machete" if integers else "marlin")
+    if integers:
+        assert build(op, pool(Target(kind="cpu"))).library == "torch"
+    else:
+        with pytest.raises(NoKernelError, match=rf"a CPU has no matmul of {name} weights and 16-bit inputs"):
+            build(op, pool(Target(kind="cpu")))
+
+
+@for_each("name", ["nvfp4", "mxfp4"])
+def test_fp4_by_torch_and_by_cutlass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.functional, "scaled_mm", fakes.scaled_mm)
+    op = linear(NARROW[name], NARROW[name], n=64)
+    fakes.calls.clear()
+    right(build(op, pool(BLACKWELL)), "cublas")
+    assert fakes.calls[f"scaled_mm 1x{16 if name == 'nvfp4' else 32}"] >= 1
+    install(monkeypatch, *fakes.vllm_ops())
+    right(build(op, pool(BLACKWELL)), "cutlass" if name == "nvfp4" else "cublas")
+    for target in (HOPPER, Target(kind="cpu"), Target(kind="cuda", gfx="gfx942")):
+        with pytest.raises(NoKernelError, match=f"has no {name} arithmetic"):
+            build(op, pool(target))
+
+
+def test_scales_of_fp4_lie_where_tensor_cores_read_them() -> None:
+    """Row 161 and block 6 of 200 x 7: tile (1, 1) of 2 x 2, in it row 33 and block 2: 3*512 + 1*16 + 1*4 + 2."""
+    scales = torch.zeros(200, 7, dtype=torch.uint8)
+    scales[161, 6] = 77
+    flat = in_tiles(scales).flatten()
+    assert flat.shape == (2 * 2 * 512,) and flat.nonzero().tolist() == [[1558]] and int(flat[1558]) == 77
+
+
+@for_each("name", ["fp8", "int8"])
+def test_scales_in_the_same_pass_as_vllm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, *fakes.vllm_ops())
+    right(build(linear(find_format(name), find_format(name)), pool(HOPPER)), "cutlass")
+    assert build(linear(NARROW["int8"], NARROW["int8"]), pool(BLACKWELL)).library == "torch", "int8 left it with SM100"
+
+
+@for_each("rows", [40.0, 90.0])
+def test_experts_by_vllms_cutlass(rows: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, *fakes.vllm_ops())
+    right(build(experts(FP8, FP8, m=rows), pool(HOPPER)), "cutlass")
+    assert fakes.calls["cutlass moe"] >= 2
+
+
+@for_each("way, slices", [("shrink", 1), ("expand", 1), ("expand", 3)])
+def test_adapters_each_row_by_its_own(way: Any, slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"k": 192, "n": 48} if way == "shrink" else {"k": 16, "n": 200}
+    op = experts(BF16, BF16, **sizes, adapter=way, slices=slices)
+    right(build(op, pool(Target(kind="cpu"))), "torch")
+    right(build(op, pool(AMPERE)), "torch")
+    install(monkeypatch, fakes.triton_lora())
+    right(build(op, pool(AMPERE)), "vllm-lora")
+    assert op.kernel == "grouped_matmul.adapter" and fakes.calls[way] >= 2
+    with pytest.raises(NoKernelError, match="adapters of fp8"):
+        build(experts(FP8, BF16, **sizes, adapter=way), pool(AMPERE))
 
 
 @for_each("weight", [BF16, FP8, FP8_BLOCK], ids=lambda f: f.name)
@@ -229,7 +367,8 @@ def test_versions_are_of_the_libraries_that_are_there_and_run(monkeypatch: pytes
     monkeypatch.setattr("calibrate.kernels.libraries.version", numbers.__getitem__)
     assert versions(HOPPER) == numbers
     assert versions(Target(kind="cuda", gfx="gfx942")) == {"vllm": "0.20.2"}
-    assert versions(Target(kind="cuda", sm=75)) == {"flashinfer-python": "0.6.1"}
+    assert versions(Target(kind="cuda", sm=75)) == {"flashinfer-python": "0.6.1", "vllm": "0.20.2"}
+    assert versions(Target(kind="cuda", sm=70)) == {}
 
 
 def test_engines_name_the_libraries_that_are_measured() -> None:
@@ -254,6 +393,9 @@ def test_whole_models_take_the_library_of_the_kernels(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     name, call = attention_of(HOPPER, sizes)
     assert name == "flash-attention-3"
+    install(monkeypatch, fakes.vllm_flash_attn(3))
+    assert attention_of(HOPPER, sizes)[0] == "flash-attention-3" and fakes.calls["vllm fa3"] == 1
+    monkeypatch.setitem(sys.modules, "vllm.vllm_flash_attn", None)
     q, k, v = (real(1, n, heads, 16).bfloat16() for n, heads in ((5, 4), (9, 2), (9, 2)))
     found = call(q, k, v, Mask(kind="window", size=3))
     expected = fakes.attend(q[0], k[0], v[0], True, 2, 0.25)

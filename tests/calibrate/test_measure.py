@@ -79,7 +79,8 @@ def test_operands_fill_the_cache_three_times(measurer: TorchMeasurer) -> None:
 
 def test_what_cannot_run_is_refused_with_a_reason(measurer: TorchMeasurer) -> None:
     assert measurer.refusal(SAMPLES["matmul int4 weights"]) is None
-    assert "no matmul" in str(measurer.refusal(grouped(FORMATS["nvfp4"], FORMATS["nvfp4"])))
+    assert "no nvfp4 arithmetic" in str(measurer.refusal(grouped(FORMATS["nvfp4"], FORMATS["nvfp4"])))
+    assert "no matmul" in str(measurer.refusal(grouped(FORMATS["nvfp4"], FORMATS["bf16"])))
     assert "multiples of 128" in str(measurer.refusal(replace(matmul(INT4, FORMATS["bf16"]), k=100)))
     assert "no attention" in str(measurer.refusal(attention(kv=FP8)))
 

@@ -134,6 +134,37 @@ def test_no_size_is_chosen_that_a_recipe_cannot_hold(found: dict[str, Candidate]
             assert op.n % 64 == 0
 
 
+def test_adapters_are_those_beside_every_matrix_of_a_model(found: dict[str, Candidate]) -> None:
+    """Llama 3.1 8B: 4096 wide, heads of 4096 + 2 x 1024, feed-forward 2 x 14336. Three ranks into one shrink of q, k
+    and v, two of gate and up, one of the others; 64 rows reach 8 slots of rank 16, or 4 of rank 64."""
+    ways = {"shrink": set(), "expand": set()}
+    for candidate in found.values():
+        op = candidate.op
+        if isinstance(op, GroupedMatmul) and op.adapter and op.m == 64:
+            ways[op.adapter].add((op.k, op.n, op.slices, op.experts))
+            assert op.touched == op.experts and candidate.served > 0
+    for rank, slots in ((16, 8), (64, 4)):
+        assert ways["shrink"] >= {(4096, 3 * rank, 1, slots), (4096, rank, 1, slots), (4096, 2 * rank, 1, slots),
+                                  (14336, rank, 1, slots)}  # fmt: skip
+        assert ways["expand"] >= {(rank, 6144, 3, slots), (rank, 4096, 1, slots), (rank, 28672, 2, slots)}
+
+
+@for_each(
+    "gpu, expected",
+    [
+        ("b200-sxm", {("fp4", "nvfp4")}),
+        ("mi355x", {("fp4", "mxfp4")}),
+        ("h200-sxm", {("nvfp4xbf16", "nvfp4"), ("mxfp4xbf16", "mxfp4")}),
+    ],
+)
+def test_fp4_is_the_makers_own_and_elsewhere_weights_alone(gpu: str, expected: set[tuple[str, str]]) -> None:
+    """A B200 multiplies nvfp4, an MI355X mxfp4; an H200 neither, and takes both beside inputs of 16 bits."""
+    design = replace(SMALL, quantised=("nvfp4", "mxfp4"), quantised_models=("llama-3.1-8b",))
+    found = candidates(design, load_hardware(gpu)).values()
+    narrow = {(c.op.label, c.op.weight.name) for c in found if isinstance(c.op, Matmul) and c.op.weight.bits == 4}
+    assert narrow == expected
+
+
 def test_a_model_is_held_out_whole(found: dict[str, Candidate], chosen: list[Op]) -> None:
     """Qwen2.5-7B: 28/4 heads and a feed-forward of 18944, which no other model of the design has."""
     held = held_out_shapes(GPU, load_hardware("h200-sxm"))
@@ -239,15 +270,15 @@ def test_shapes_are_drawn_by_what_they_are_served() -> None:
 
 
 def test_multiples_are_those_that_torch_kernels_ask_for() -> None:
-    """The shapes know them without torch; on an H200 every recipe says the same."""
+    """The shapes know them without torch; on an H200, of fp4 on a B200, every recipe says the same."""
     pytest.importorskip("torch")
     from calibrate.kernels.linear import recipe
     from calibrate.kernels.operands import OperandPool
     from tests.calibrate.standin import standin
 
-    inputs = {"fp8": "fp8", "fp8-block": "fp8", "int8": "int8", "int4": "bf16"}
+    inputs = {"fp8": "fp8", "fp8-block": "fp8", "int8": "int8", "int4": "bf16", "nvfp4": "nvfp4", "mxfp4": "mxfp4"}
     assert set(inputs) == set(MULTIPLES)
-    with standin("h200-sxm"):
-        pool = OperandPool("cuda", 1 << 20)
-        for name, (k, n) in MULTIPLES.items():
+    for name, (k, n) in MULTIPLES.items():
+        with standin("b200-hgx" if "fp4" in name else "h200-sxm"):
+            pool = OperandPool("cuda", 1 << 20)
             assert recipe(find_format(name), find_format(inputs[name]), BF16, pool).multiples == (n, k), name

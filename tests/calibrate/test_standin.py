@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 from calibrate.device.device import identify, match
+from calibrate.device.torch_measurer import TorchMeasurer
 from calibrate.kernels.builders import build
 from calibrate.kernels.kernel import check
 from calibrate.kernels.operands import OperandPool
@@ -71,6 +72,17 @@ def test_every_chip_is_identified_as_torch_would(name: str) -> None:
         known = match(found)
         assert known is not None and known.name == name
         assert bool(torch.version.hip) == (name == "mi300x")
+
+
+def test_copies_from_and_to_pinned_memory_are_ceilings_of_a_gpu() -> None:
+    """128 MiB come in the time that the stand-in takes for them in its own memory, at 0.8 of 4.8 TB/s."""
+    with standin("h200-sxm"):
+        measurer = TorchMeasurer(identify("cuda"), 0, 1 << 28)
+        found = dict(measurer.ceilings(1.0))
+    assert found["host to device"] == pytest.approx(0.8 * 4.8e12, rel=0.1)
+    assert found["device to host"] > 0
+    with standin("m3"):
+        assert "host to device" not in dict(TorchMeasurer(identify("mps"), 0, 1 << 26).ceilings(1.0))
 
 
 def test_a_replay_takes_the_operators_price_and_the_launch_of_the_graph() -> None:

@@ -162,12 +162,14 @@ def test_a_band_reaches_down_to_the_visits_that_may_have_been_undisturbed() -> N
 
 
 def test_a_shape_counts_once_in_a_band_however_many_values_it_may_have() -> None:
-    """Nine shapes of one value are Weibull's quantiles, the first and the last. Each value twice changes nothing: the
-    places are then (i + 1/4)/10 and (i + 3/4)/10 for the i-th shape from 0, after half a shape, so that 0.1 lies
-    between the two of the first."""
+    """Nine shapes of one value are numpy's median-unbiased quantiles. Each value twice hardly changes that: the places
+    are then (i + 1/4 + 1/6) and (i + 3/4 + 1/6) over 9 1/3 for the i-th shape from 0, so that 0.1 lies a thirtieth of
+    the way from the second 1 to the first 2, and 0.9 as far before the first 9."""
     ratios = np.arange(1.0, 10.0)
-    assert truth_band([np.array([r]) for r in ratios]) == (1.0, 9.0)
-    assert truth_band([np.array([r, r]) for r in ratios]) == (1.0, 9.0)
+    low, high = np.exp(np.quantile(np.log(ratios), (0.1, 0.9), method="median_unbiased"))
+    assert truth_band([np.array([r]) for r in ratios]) == pytest.approx((low, high), abs=1e-3)
+    twice = (2 ** (1 / 30), 9 * (8 / 9) ** (1 / 30))
+    assert truth_band([np.array([r, r]) for r in ratios]) == pytest.approx(twice, abs=1e-3)
 
 
 @pytest.mark.usefixtures("main_constants")

@@ -200,3 +200,39 @@ def test_which_of_several_files_times_no_step(tmp_path: Path) -> None:
     (tmp_path / "idle.log").write_text(VLLM_LINE.replace("16 gen", "0 gen"), encoding="utf-8")
     with pytest.raises(InputFileError, match=r"in [^,]*idle\.log time no step"):
         read_records([str(tmp_path / "good.log"), str(tmp_path / "idle.log")], deployed())
+
+
+FPM = (
+    '{{"wall_time": 0.02, "scheduled_requests": {{"num_prefill_requests": 0, "sum_prefill_tokens": 0, '
+    '"sum_prefill_kv_tokens": 0, "num_decode_requests": 8, "sum_decode_kv_tokens": {}}}}}\n'
+)
+ENDED = "records that end before their end"
+
+
+@for_each(
+    "name, cut, kept", [("a line of its own", "\n", 12), ("another record behind it", "", 11), ("the last", None, 12)]
+)
+def test_a_record_that_was_being_written_as_the_server_was_killed(
+    name: str, cut: str | None, kept: int, tmp_path: Path
+) -> None:
+    """Of twelve records, and of a thirteenth 40 characters; the next run of the server appends to the same file."""
+    lines = [FPM.format(8000 + place) for place in range(12)]
+    half = lines[0][:40]
+    text = "".join(lines) + half if cut is None else "".join([*lines[:6], half + cut, *lines[6:]])
+    found = read(tmp_path / "own.jsonl", text)
+    assert (len(found.observed), found.passed_over) == (kept, {ENDED: 1})
+    with pytest.raises(InputFileError, match=r"own\.jsonl:1[01]: not JSON"):  # the fourth
+        read(tmp_path / "own.jsonl", "".join([*lines[:6], *[half + "\n"] * 4, *lines[6:]]))
+
+
+def test_examples_of_openmetrics_are_no_values(tmp_path: Path) -> None:
+    """Behind a value OpenMetrics may have a time in seconds, and an example with a value and a time of its own."""
+    plain = "".join(scrape(100 * n) for n in (1, 2, 3))
+    marked = plain.replace(
+        'prompt_tokens_total{engine="0"} 700', 'prompt_tokens_total{engine="0"} 700 1.5 # {id="a"} 1 2'
+    )
+    marked = marked.replace('running{engine="0"} 8', 'running{engine="0",model="a}b{\\"c"} 8 1764547200.125')
+    assert marked.count("# {id=") == marked.count("764547200.125") == 3
+    bare, found = (read(tmp_path / "own.txt", text) for text in (plain, marked))
+    assert [one.steps for one in found.observed] == [one.steps for one in bare.observed] and len(bare.observed) == 2
+    assert found.passed_over == {}

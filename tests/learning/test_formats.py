@@ -96,6 +96,28 @@ context tokens, 3 generation requests, 3 generation tokens, iteration elapsed ti
 """
 
 
+def test_a_line_without_its_context_has_that_of_the_nearest(tmp_path: Path) -> None:
+    """Of 160,000 tokens 8 % over 16 sequences are 800 each, 16 % 1,600. A line of 16 sequences between takes that of
+    the nearest of about as many, the earlier of two; one of 40 has no such line, and is as --context says."""
+    pool = VLLM.splitlines()[0].replace("400,000", "160,000")
+    assert "160,000 tokens" in pool
+
+    def line(sequences: int, used: str) -> str:
+        said = f", GPU KV cache usage: {used}%" if used else ""
+        return (
+            f"INFO Iteration(1): 0 context requests, 0 context tokens, {sequences} generation requests, {sequences} "
+            f"generation tokens, iteration elapsed time: 20.00 ms{said}\n"
+        )
+
+    text = f"{pool}\n" + "".join(
+        line(*one) for one in [(16, "8.0"), (16, ""), (17, ""), (16, "16.0"), (16, ""), (40, "")]
+    )
+    contexts = [one.steps[0][1].context for one in read(tmp_path / "own.log", text, 300.0).observed]
+    assert contexts == [800.0, 800.0, 1600.0, 1600.0, 1600.0, 300.0]
+    with pytest.raises(InputFileError, match=r"own\.log:7: .* does not state the context"):
+        read(tmp_path / "own.log", text)
+
+
 def test_iterations_of_vllm_on_a_cpu(tmp_path: Path) -> None:
     """As 0.32 printed them: 1.2 % of 65,536 tokens are 786, of three requests 262 each."""
     found = read(tmp_path / "vllm.log", VLLM_ON_A_CPU)
