@@ -138,13 +138,15 @@ _LAZY = {ufunc: lambda *given, ufunc=ufunc: _of(ufunc, *given) for ufunc in (np.
 def affine(value: Num) -> Num:
     """The number for use in sums and multiples; typed as what it stands for. Small arrays and single numbers stay."""
     if isinstance(value, np.ndarray) and value.size >= FEWEST:
-        return cast("Num", Affine({id(value): (value, 1.0)}))
+        line: Any = Affine({id(value): (value, 1.0)})
+        value = line
     return value
 
 
 def dense(value: Num) -> Num:
     """The number multiplied out."""
-    return cast("Num", _plain(value))
+    found: Num = _plain(value)
+    return found
 
 
 def take_rows(value: Num, chosen: slice) -> Num:
@@ -162,7 +164,20 @@ def take_rows(value: Num, chosen: slice) -> Num:
 
 def sum_arrays(values: Iterable[Num]) -> Num:
     """The sum, for use in sums and multiples: each array of them is gone through once."""
-    return sum(map(affine, values), start=0.0)
+    found: list[Any] = list(map(affine, values))
+    if not all(type(one) is Affine or type(one) is float for one in found):
+        return sum(found, start=0.0)
+    factors, constant = dict[int, tuple[Array, float]](), 0.0
+    for one in found:
+        if type(one) is float:
+            constant += one
+            continue
+        constant += one.constant
+        for key, (array, factor) in one.factors.items():
+            factors[key] = (array, factor + factors[key][1] if key in factors else factor)
+    made: Any = Affine(factors, constant) if factors else constant
+    whole: Num = made
+    return whole
 
 
 def _line(a: Any, b: Any) -> tuple[Array, float, float] | None:

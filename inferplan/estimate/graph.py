@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from math import ceil, inf
 
@@ -14,6 +14,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.encoder_decoder import decoder_context, encoder_ops
 from inferplan.estimate.layers import add_op, layer_ops
 from inferplan.estimate.roofline import price
+from inferplan.estimate.shared import Shared
 from inferplan.estimate.stage_memory import StageMemory, streamed_layers
 from inferplan.models.convolution import convolution_ops
 from inferplan.models.layers import LayerContext
@@ -94,14 +95,61 @@ def build_ranks(
     deployments: Sequence[Deployment], step: Step, mean: Step | None = None, alternatives: bool = False
 ) -> list[list[Stage]]:
     """:func:`build_rank` of deployments that differ in their number of stages alone, which share their operators."""
+    first = deployments[0]
+    return _built(deployments, step, mean, replace(_context(first, step, mean), alternatives=alternatives))
+
+
+def shared_ranks(deployments: Sequence[Deployment], step: Step, mean: Step | None, shared: Shared) -> list[list[Stage]]:
+    """:func:`build_ranks`, or what was built for others whose layers see the same: on another device, as a rule."""
+    first = deployments[0]
+    model = first.model
+    apart = model.encoder, first.media, first.offload, first.streamed, first.two_batches, first.filters, first.lora
+    if any(part is not None for part in apart):
+        return build_ranks(deployments, step, mean)
+    device, rows = _Device(first), step.tokens if first.parallel.cp == 1 else None
+    context = replace(_context(first, step, mean), time=device, peaks=device, own_rows=rows)
+    beside = tuple(one.parallel.pp for one in deployments), first.calibration.fused, first.precision
+    known = shared.of((model, step, mean), beside, list[tuple[LayerContext, list[list[Stage]]]])
+    for other, built in known:
+        if all(getattr(other, name) == getattr(context, name) for name in _SEEN):
+            return built
+    built = _built(deployments, step, mean, context)
+    if not device.asked:
+        known.append((context, built))
+    return built
+
+
+class _Device:
+    """Seconds and arithmetic of a deployment's device, with a note whether a layer asked for any."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment, self.asked = deployment, False
+
+    def __call__(self, op: Op) -> Num:
+        self.asked = True
+        return _seconds(self.deployment, op)
+
+    def __contains__(self, math: object) -> bool:
+        self.asked = True
+        return math in self.deployment.hardware.peak
+
+
+_SEEN = tuple(field.name for field in fields(LayerContext) if field.name not in ("time", "peaks", "own_rows"))
+"""What a layer sees of its deployment and of a step, but for what some ask of its device."""
+
+
+def _built(
+    deployments: Sequence[Deployment], step: Step, mean: Step | None, context: LayerContext
+) -> list[list[Stage]]:
+    """The stages of :func:`build_ranks`, of which the layers see the context of the first."""
     for segment in step.segments:
         if np.any(np.asarray(segment.batch) <= 0) or np.any(np.asarray(segment.new) <= 0):
             raise ValueError(f"a segment of {segment.batch} sequences with {segment.new} new tokens is empty")
-    first = deployments[0]
+    first, alternatives = deployments[0], context.alternatives
     halves = halves_of(first, step)
     if np.any(halves > 1.0):
         step, mean = _part(step, halves), None if mean is None else _part(mean, halves)
-    context = replace(_context(first, step, mean), alternatives=alternatives)
+        context = replace(_context(first, step, mean), alternatives=alternatives)
     encoder = first.model.encoder
     read: tuple[Op, ...] = ()
     if encoder is not None:

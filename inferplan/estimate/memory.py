@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.devices.engine import EngineVersion
 from inferplan.estimate.deployment import Deployment, Offload, found_once
 from inferplan.estimate.reserve import memory_fraction, reserve
+from inferplan.estimate.shared import Shared
 from inferplan.estimate.sharing import ALONE, Sharing
 from inferplan.estimate.stage_memory import StageMemory, adapter_terms, weight_terms
 from inferplan.terms import Field, Naming, Term, ceil, floor, name_term, named_at, plain
@@ -481,3 +483,17 @@ class Footprint(DeviceMemory):
 def single(deployment: Deployment) -> Footprint:
     """The footprint of one short request: what is left of a device after the weights."""
     return Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
+
+
+def share_stages(deployment: Deployment, shared: Shared) -> None:
+    """Let a deployment count its stages with those of others that keep the same on another device, so that what each
+    holds is added up once. Not where a part of the model lies elsewhere, nor beside adapters."""
+    if deployment.offload is not None or deployment.streamed is not None or deployment.lora is not None:
+        return
+    footprint, defaults = single(deployment), deployment.engine.defaults
+    beside = deployment.parallel, deployment.precision
+    known = shared.of((deployment.model,), beside, list[tuple[EngineVersion, list[StageMemory]]])
+    stages = next((stages for other, stages in known if other == defaults), None)
+    if stages is None:
+        known.append((defaults, stages := footprint.stages))
+    vars(footprint)["stages"] = stages

@@ -31,13 +31,14 @@ from inferplan.estimate.graph import (
     OVERLAP_PARTS,
     Stage,
     build_rank,
-    build_ranks,
     media_ops,
     overlap_part,
     rank_steps,
+    shared_ranks,
 )
 from inferplan.estimate.load import UNKNOWN_SHARE, Band, StaticLoad
 from inferplan.estimate.roofline import Bound, OpCost, price, time_terms
+from inferplan.estimate.shared import Shared
 from inferplan.terms import Naming, Term, name_term, plain, total
 from inferplan.units import Num
 from inferplan.work.ops import Exchange, Op, OperatorRun, Place
@@ -612,24 +613,26 @@ def time_batches(deployment: Deployment, batches: Batches, flow: Flow = "pass") 
     return time_together([deployment], [batches], flow)[0]
 
 
-def time_together(deployments: Sequence[Deployment], batches: Sequence[Batches], flow: Flow = "pass") -> list[StepTime]:
+def time_together(
+    deployments: Sequence[Deployment], batches: Sequence[Batches], flow: Flow = "pass", shared: Shared | None = None
+) -> list[StepTime]:
     """The times of :func:`price_batches` for deployments that differ in their number of stages alone.
 
     Of grids all their batches, the fullest and the mean ones, are priced as one; what a part of several stages takes
-    (:attr:`Stage.parts`) is added up once.
+    (:attr:`Stage.parts`) is added up once. shared: what others that were priced before have in common with them.
     """
+    shared = shared or Shared()
     steps = [step for each in batches for step in (each.fullest, each.mean) if step is not None]
-    whole = stack_steps(steps) if len(steps) > 1 else steps[0]
+    whole = _stacked(steps, shared)
     if whole is None:
         return [price_batches(one, each, flow).step_time for one, each in zip(deployments, batches)]
     beside = batches[0].beside
     if len(steps) > 1 and any(each.beside is not None for each in batches):
         others = [step for each in batches for step in (each.beside or each.fullest, each.mean) if step is not None]
-        beside = stack_steps(others)
-    runs: dict[OperatorRun, OpCost] = {}
-    parts: dict[int, Num] = {}
+        beside = _stacked(others, shared)
+    runs, parts = shared.runs_on(deployments[0]), dict[int, Num]()
     times, start = [], 0
-    for one, each, stages in zip(deployments, batches, build_ranks(deployments, whole, beside)):
+    for one, each, stages in zip(deployments, batches, shared_ranks(deployments, whole, beside, shared)):
         own = [step for step in (each.fullest, each.mean) if step is not None]
         chosen, start = slice(start, start + len(own)), start + len(own)
         seconds = _stages_together(one, stages, (runs, parts), chosen if len(steps) > 1 else None)
@@ -642,6 +645,11 @@ def time_together(deployments: Sequence[Deployment], batches: Sequence[Batches],
         ]
         times.append(StepTime(fullest=stations[0], mean=stations[-1], microbatches=each.microbatches, flow=flow))
     return times
+
+
+def _stacked(steps: list[Step], shared: Shared) -> Step | None:
+    """The steps as one; ``None`` where they are no grids."""
+    return steps[0] if len(steps) == 1 else shared.of(tuple(steps), "stacked", lambda: stack_steps(steps))
 
 
 def _stages_together(
@@ -662,10 +670,10 @@ def _stages_together(
         kernels: Num = 0.0
         for ops, times in stage.parts:
             if id(ops) not in parts:
-                parts[id(ops)] = kernel_seconds(deployment, _costs(deployment, ops, runs))
+                parts[id(ops)] = kernel_seconds(deployment, costs_of(deployment, ops, runs))
             kernels = kernels + parts[id(ops)] * times
         if deployment.two_batches is not None:
-            kernels = kernels * _seen(deployment, _costs(deployment, stage.ops, runs), stage.halves)
+            kernels = kernels * _seen(deployment, costs_of(deployment, stage.ops, runs), stage.halves)
         rows = kernels if chosen is None else take_rows(kernels, chosen)
         seconds[id(stage)] = rows + layer_seconds(deployment, stage.layers)
     return [seconds[id(stage)] for stage in stages]
@@ -674,11 +682,11 @@ def _stages_together(
 def _priced(deployment: Deployment, stages: list[Stage]) -> tuple[tuple[OpCost, ...], ...]:
     """The costs of the operators of each stage; a run that several of them make is priced once."""
     runs: dict[OperatorRun, OpCost] = {}
-    known = {id(stage): _costs(deployment, stage.ops, runs) for stage in {id(one): one for one in stages}.values()}
+    known = {id(stage): costs_of(deployment, stage.ops, runs) for stage in {id(one): one for one in stages}.values()}
     return tuple(known[id(stage)] for stage in stages)
 
 
-def _costs(deployment: Deployment, ops: Sequence[Op], runs: dict[OperatorRun, OpCost]) -> tuple[OpCost, ...]:
+def costs_of(deployment: Deployment, ops: Sequence[Op], runs: dict[OperatorRun, OpCost]) -> tuple[OpCost, ...]:
     """The costs of operators; a run that is not known is priced and put in ``runs``."""
 
     def cost(op: Op) -> OpCost:

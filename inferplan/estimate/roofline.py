@@ -39,7 +39,6 @@ from inferplan.work.ops import (
     Work,
     at_loads,
     rising,
-    widths,
 )
 
 Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
@@ -396,13 +395,13 @@ def price(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCa
 
     Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group.
     """
-    work = op.work()
+    work = op.known_work
     spent, clock = _one_kernel(op, work, hardware, calibration, cap)
     kernels = _kernels_beside(op, calibration)
     if kernels is not None:
 
         def seconds(other: Op) -> Num:
-            return dense(_one_kernel(other, other.work(), hardware, calibration, cap)[0].total)
+            return dense(_one_kernel(other, other.known_work, hardware, calibration, cap)[0].total)
 
         if kernels.wide:
             total = _at_least(dense(spent.total), kernels.narrowest, seconds)
@@ -437,7 +436,7 @@ def _one_kernel(
 def _kernels_beside(op: Op, calibration: Calibration) -> Widths | None:
     """The neighbours of an operator that another kernel runs at another width; ``None`` where all have one's constants,
     and for one token, by which the others are held."""
-    beside = widths(op)
+    beside = op.beside
     if beside is None:
         return None
     places = (calibration.place(one.kernel, one.label) for one in (beside.narrowest, beside.widest))

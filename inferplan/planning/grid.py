@@ -7,7 +7,7 @@ over the users, so that nothing has to be solved for: rate, waiting and the numb
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint, single
+from inferplan.estimate.shared import Shared
 from inferplan.estimate.sharing import Sharing
 from inferplan.estimate.stage_memory import StageMemory
 from inferplan.planning.adapters import loads_of, slot_wait, with_adapter_counts, with_loads
@@ -59,15 +60,19 @@ class PromptsAlone:
     prompt: float
     cached: float
     output: float = 1.0
+    shared: Shared = field(default_factory=Shared)
 
     @cached_property
     def times(self) -> dict[int, tuple[Array, Array]]:
         """See :attr:`LoadGrid.prompt_alone`; by the ``id`` of the deployment."""
         piece, one = np.minimum(self.budget, self.prompt), np.ones_like(self.budget)
         pieces = np.ceil(self.prompt / piece)
-        alone = Round(prompts=HeldPrompts(one, piece, self.cached + np.maximum(self.prompt - piece, 0.0) / 2))
+        asked = "prompts alone", self.budget.tobytes(), self.prompt, self.cached
+        past = self.cached + np.maximum(self.prompt - piece, 0.0) / 2
+        alone = self.shared.of((), asked, lambda: Round(prompts=HeldPrompts(one, piece, past)))
         found = {}
-        for deployment, time in zip(self.deployments, price_rounds(self.deployments, [alone] * len(self.deployments))):
+        times = price_rounds(self.deployments, [alone] * len(self.deployments), self.shared)
+        for deployment, time in zip(self.deployments, times):
             through = time.passage + (pieces - 1.0) * time.interval
             factor = correction(deployment, 1.0, self.prompt + self.cached, self.output).ttft
             found[id(deployment)] = through * factor * one, pieces * time.interval * factor * one
@@ -178,18 +183,25 @@ def load_grid(
 
 
 def load_grids(
-    deployments: Sequence[Deployment], demand: Demand, percentile: float, axes: Axes, speculation: Speculation = PLAIN
+    deployments: Sequence[Deployment],
+    demand: Demand,
+    percentile: float,
+    axes: Axes,
+    speculation: Speculation = PLAIN,
+    shared: Shared | None = None,
 ) -> list[LoadGrid]:
-    """:func:`load_grid` of deployments that differ in their number of stages alone; they are priced as one."""
+    """:func:`load_grid` of deployments that differ in their number of stages alone; they are priced as one. shared:
+    what others that were priced before have in common with them."""
     if deployments[0].model.encodes:
         return _pass_grids(deployments, demand, percentile, axes)
-    batch, prompt = axes.batch[:, None], demand.prompt.average
-    decodes = Decodes(batch, prompt + max(demand.output.average - 2.0, 0.0) / 2, prompt)
-    steps = (demand.output.average - 1.0) / speculation.tokens
-    new, cached = prompt - demand.cached, float(demand.cached)
-    load, masked = PromptLoad(batch / steps, new, cached), masks_of(deployments, demand.structured, speculation)
-    every = loaded_together(with_adapter_counts(deployments, demand), decodes, load, axes.budget[None, :], speculation)
-    prompts = PromptsAlone(deployments, axes.budget, new, cached, demand.output.average)
+    shared, batch, steps = shared or Shared(), axes.batch[:, None], (demand.output.average - 1.0) / speculation.tokens
+    masked = masks_of(deployments, demand.structured, speculation)
+    alone, load, budget = shared.of(
+        (demand, speculation, axes.batch), axes.budget.tobytes(), lambda: _steady(demand, axes, speculation)
+    )
+    every = loaded_together(with_adapter_counts(deployments, demand), alone, load, budget, shared)
+    new, cached = demand.prompt.average - demand.cached, float(demand.cached)
+    prompts = PromptsAlone(deployments, axes.budget, new, cached, demand.output.average, shared)
     return [
         _grid(
             (deployment, with_masks(loaded, masks, batch, batch / steps, speculation.width), prompts),
@@ -201,6 +213,15 @@ def load_grids(
         for deployment, rounds, masks in zip(deployments, every, masked)
         for loaded in (with_loads(rounds, loads_of(deployment, demand), batch / steps * deployment.coupled_ranks),)
     ]
+
+
+def _steady(demand: Demand, axes: Axes, speculation: Speculation) -> tuple[Round, PromptLoad, Array]:
+    """By batch and budget: a round that only decodes, the prompts that come in each, and tokens of a batch."""
+    batch, prompt = axes.batch[:, None], demand.prompt.average
+    decodes = Decodes(batch, prompt + max(demand.output.average - 2.0, 0.0) / 2, prompt)
+    steps = (demand.output.average - 1.0) / speculation.tokens
+    load = PromptLoad(batch / steps, prompt - demand.cached, float(demand.cached))
+    return Round(decodes=decodes, speculation=speculation), load, axes.budget[None, :]
 
 
 class _FirstTokens(NamedTuple):

@@ -197,6 +197,7 @@ class Halves:
         self.stream = stream
         self.prompts: dict[Hashable, list[Half]] = defaultdict(list)
         self.decodes: dict[Hashable, list[Half]] = defaultdict(list)
+        self._held: dict[Hashable, list[str]] = {}
 
     def add(self, priced: PricedGrid, prompts: bool = True, decodes: bool = True) -> None:
         """Another structure: what it costs to carry the demand with it as the pools that it is a candidate for. A pair
@@ -212,9 +213,8 @@ class Halves:
         if tariff is None or demand.requests_per_second is None:
             return
         prompts = prompts and grid.deployment.parallel.pp == 1
-        engine = grid.deployment.engine
-        held = checkpoint.held(priced.request, grid.deployment) if engine.apart.one_checkpoint else []
-        key = engine.name, grid.deployment.precision.kv.name, grid.speculation.length, *held
+        engine, precision = grid.deployment.engine, grid.deployment.precision
+        key = engine.name, precision.kv.name, grid.speculation.length, *self._must_hold(priced)
         grain = float(tariff.cost(1))
         each = grain / tariff.filled(1)
         decode = decode_pool(grid, stream) if decodes else None
@@ -225,6 +225,17 @@ class Halves:
             prefill = prefill_pool(grid, demand, _limit_on_ttft(slo, demand, 0.0), before, sizing)
             if prefill is not None:
                 self.prompts[key].append(Half(priced, prefill.busy * each, grain))
+
+    def _must_hold(self, priced: PricedGrid) -> list[str]:
+        """What tells the checkpoint of a structure from others where its engine joins those of one alone: of a model
+        its formats do."""
+        deployment = priced.grid.deployment
+        if not deployment.engine.apart.one_checkpoint:
+            return []
+        key = deployment.precision, deployment.engine.name, deployment.engine.defaults.version
+        if key not in self._held:
+            self._held[key] = checkpoint.held(priced.request, deployment)
+        return self._held[key]
 
     def pairs(self, below: float) -> list[PlanOption]:
         """The cheapest pairs of two structures that may cost less than ``below``, cheapest first."""

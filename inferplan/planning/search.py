@@ -18,6 +18,8 @@ from inferplan.catalog.files import load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InferplanError, MissingFactError, NotFiniteError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.memory import share_stages
+from inferplan.estimate.shared import Shared
 from inferplan.features import goes_together, require_together
 from inferplan.models.spec import ModelSpec, require_readable, require_tokens
 from inferplan.planning.constraints import Constraint, constraints_of
@@ -92,12 +94,14 @@ def search(space: Space, stream: Stream, prices: PriceBook) -> SearchResult:
     model, (demand, slo, _) = load_model(space.base.model), stream
     require_tokens(model, "serving under load")
     _require_one_pass(model, space, demand)
-    state, tariff = _Search(stream=stream), cache(prices.tariff)
+    state, tariff, shared = _Search(stream=stream), cache(prices.tariff), Shared()
     found = candidates(space, state.rejections)
     for _, alike in groupby(found, key=_family):
         members = [one for one in alike if state.is_known(one[1])]
+        for _, deployment in members:
+            share_stages(deployment, shared)
         fitting = [deployment for _, deployment in members if _weights_fit(deployment)]
-        grids = _plain_grids(space, demand, slo, fitting)
+        grids = _plain_grids(space, (demand, slo), fitting, shared)
         for request, deployment in members:
             axes = _axes(space, deployment, demand, slo)
             if not any(deployment is one for one in fitting):
@@ -166,11 +170,14 @@ def _axes(space: Space, deployment: Deployment, demand: Demand, slo: Slo) -> Axe
     return axes_for(deployment, budgets, longest_whole(deployment, demand, slo.percentile))
 
 
-def _plain_grids(space: Space, demand: Demand, slo: Slo, deployments: list[Deployment]) -> dict[int, LoadGrid]:
+def _plain_grids(
+    space: Space, asked: tuple[Demand, Slo], deployments: list[Deployment], shared: Shared
+) -> dict[int, LoadGrid]:
     """Grids without drafts by the ``id`` of the deployment: those that differ in their number of stages alone at once.
 
     Those of a group of which one has no price are left out, and those with features that do not go together.
     """
+    demand, slo = asked
     groups: dict[tuple[Parallelism, bool, int, int], list[Deployment]] = defaultdict(list)
     for deployment in deployments:
         if not goes_together("plan", deployment.features | demand.features):
@@ -182,7 +189,7 @@ def _plain_grids(space: Space, demand: Demand, slo: Slo, deployments: list[Deplo
     found: dict[int, LoadGrid] = {}
     for group in groups.values():
         try:
-            grids = load_grids(group, demand, slo.percentile, _axes(space, group[0], demand, slo))
+            grids = load_grids(group, demand, slo.percentile, _axes(space, group[0], demand, slo), shared=shared)
         except NotFiniteError:
             raise
         except InferplanError:

@@ -26,7 +26,7 @@ steps. Everything broadcasts: the steady state of users is one array of it, a pl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -134,13 +134,17 @@ class PromptPath:
 
     def mean(self, company: Company) -> FirstTokenTerms:
         """The mean of each term for a request that meets so much company."""
-        busy, last = np.minimum(self.busy, BUSIEST), self.round if self.last is None else self.last
+        busy = np.minimum(self.busy, BUSIEST)
         queue = np.where(self.queued, mean_wait(self.line, busy) * busy, 0.0)
         if np.any(np.isfinite(company.ahead)):
             queue = np.minimum(queue, company.ahead * self.line / 2)
+        return self._terms(company, self.residual * company.running, queue)
+
+    def _terms(self, company: Company, running_step: Num, queue: Num) -> FirstTokenTerms:
+        last = self.round if self.last is None else self.last
         return FirstTokenTerms(
             front_end=self.front_end,
-            running_step=self.residual * company.running,
+            running_step=running_step,
             next_step=last * company.running if overlaps(self.deployment) else 0.0,
             queue=queue,
             own_prompt=self.own + self.apart * company.running,
@@ -150,11 +154,7 @@ class PromptPath:
     def slow(self, running: Num, beyond: float) -> FirstTokenTerms:
         """The terms of the request that a share ``beyond`` of all is slower than. running: seconds of the step that it
         finds in progress, of which as much is left as of the others was over."""
-        return replace(
-            self.mean(Company()),
-            running_step=running,
-            queue=tail_wait(self.line, np.clip(self.filled, 0.0, _FULLEST), beyond),
-        )
+        return self._terms(Company(), running, tail_wait(self.line, np.clip(self.filled, 0.0, _FULLEST), beyond))
 
 
 def prompt_path(deployment: Deployment, rounds: LoadedRounds, prompt: Num) -> PromptPath:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.deployment import Deployment, found_once
 from inferplan.estimate.graph import halves_of
 from inferplan.models.layers import LayerSpec
 from inferplan.models.spec import LayerGroup
@@ -12,6 +12,7 @@ from inferplan.units import Num
 from inferplan.work.step import Step
 
 
+@found_once
 def eager_floors(deployment: Deployment, replayed: bool = False) -> list[float]:
     """Host seconds of each stage of a step that holds a prompt: layers launched kernel by kernel (docs/serving.md).
 

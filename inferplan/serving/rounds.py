@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from inferplan.devices.cadence import NO_CADENCE, Cadence
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Batches, StepTime, time_batches, time_together
+from inferplan.estimate.shared import Shared
 from inferplan.serving.launches import launch_floors
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num
@@ -255,10 +257,18 @@ class Round:
         return price
 
 
-def price_rounds(deployments: Sequence[Deployment], rounds: Sequence[Round]) -> list[StepTime]:
+def price_rounds(
+    deployments: Sequence[Deployment], rounds: Sequence[Round], shared: Shared | None = None
+) -> list[StepTime]:
     """:meth:`Round.price` of a round on each of several deployments that differ in their number of stages alone."""
-    batches = [one.batches(deployment) for one, deployment in zip(rounds, deployments, strict=True)]
-    times = time_together(deployments, batches, "cycle")
+    shared = shared or Shared()
+    batches = [
+        shared.of(
+            (one,), ("batches", deployment.parallel.pp, deployment.coupled_ranks), partial(one.batches, deployment)
+        )
+        for one, deployment in zip(rounds, deployments, strict=True)
+    ]
+    times = time_together(deployments, batches, "cycle", shared)
     priced = zip(rounds, deployments, batches, times)
     return [one.served(deployment, made, time) for one, deployment, made, time in priced]
 
@@ -329,22 +339,41 @@ def loaded_rounds(
 
     budget: tokens of a batch. None of the steps holds a segment that is empty.
     """
-    return loaded_together([deployment], decodes, load, budget, speculation)[0]
+    return loaded_together([deployment], Round(decodes=decodes, speculation=speculation), load, budget)[0]
 
 
 def loaded_together(
-    deployments: Sequence[Deployment], decodes: Decodes, load: PromptLoad, budget: Num, speculation: Speculation = PLAIN
+    deployments: Sequence[Deployment],
+    alone: Round,
+    load: PromptLoad,
+    budget: Num,
+    shared: Shared | None = None,
 ) -> list[LoadedRounds]:
-    """:func:`loaded_rounds` of deployments that differ in their number of stages alone."""
-    alone = Round(decodes=decodes, speculation=speculation)
-    made = [round_with_prompts(deployment, alone, load, budget) for deployment in deployments]
+    """:func:`loaded_rounds` of deployments that differ in their number of stages alone. alone: a round of decodes.
+    shared: what others that were priced before have in common with them."""
+    shared = shared or Shared()
+    made = [
+        shared.of(
+            (alone, load, budget), _policy(deployment), partial(round_with_prompts, deployment, alone, load, budget)
+        )
+        for deployment in deployments
+    ]
     priced = zip(
-        price_rounds(deployments, [alone] * len(made)), price_rounds(deployments, [own for own, _, _ in made]), made
+        price_rounds(deployments, [alone] * len(made), shared),
+        price_rounds(deployments, [own for own, _, _ in made], shared),
+        made,
     )
     return [
         LoadedRounds(decode, own, held, room, np.maximum(load.new / room, 1.0))
         for decode, own, (_, held, room) in priced
     ]
+
+
+def _policy(deployment: Deployment) -> tuple[int, int, Cadence, bool, bool]:
+    """What :func:`round_with_prompts` asks of a deployment."""
+    parallel, engine = deployment.parallel, deployment.engine
+    mixed, pieces = engine.batching.mixed, engine.defaults.scheduler.chunked_prefill
+    return parallel.pp, deployment.coupled_ranks, deployment.cadence, mixed, pieces
 
 
 def round_with_prompts(

@@ -30,11 +30,11 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import OVERLAP_PARTS, Stage, build_rank, overlap_part
-from inferplan.estimate.phase import Overlap, launch_times, layer_seconds, overlap_of, require_finite
-from inferplan.estimate.roofline import price
+from inferplan.estimate.phase import Overlap, costs_of, launch_times, layer_seconds, overlap_of, require_finite
+from inferplan.estimate.roofline import OpCost, price
 from inferplan.serving.launches import eager_floors
 from inferplan.units import Array, Num
-from inferplan.work.ops import Attention, Exchange, Op
+from inferplan.work.ops import Attention, Exchange, Op, OperatorRun
 from inferplan.work.step import WIDE, Segment, Step
 
 T = TypeVar("T")
@@ -121,10 +121,11 @@ class _Pricer:
     def seconds(self, chosen: list[tuple[int, ...]], probe: _Probe) -> list[Array]:
         """Seconds of the operators at the indices ``chosen`` of each stage; stages that are alike are priced once."""
         known: dict[int, Array] = {}
+        runs: dict[OperatorRun, OpCost] = {}
         result = []
         for stage, indices in zip(self.build(probe), chosen):
             if id(stage) not in known:
-                costs = [price(stage.ops[i], *self.deployment.runs_on(stage.ops[i])) for i in indices]
+                costs = costs_of(self.deployment, [stage.ops[i] for i in indices], runs)
                 total = np.asarray(sum((cost.total for cost in costs), start=np.float64(0.0)))
                 if not np.all(np.isfinite(total)):
                     require_finite(self.deployment, costs)

@@ -13,11 +13,11 @@ from functools import cache, cached_property
 from itertools import accumulate, pairwise
 from math import ceil
 from operator import attrgetter, mul
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, get_args
 
 import numpy as np
 
-from inferplan.affine import affine, dense
+from inferplan.affine import Affine, affine, dense
 from inferplan.units import Num
 from inferplan.work.formats import Format, arithmetic
 from inferplan.work.routes import chance_reached, route
@@ -163,6 +163,9 @@ def _sawtooth(tokens: Num, size: int) -> Num:
     return whole * size * (size + 1) / 2 + rest * (rest + 1) / 2
 
 
+_WORKED_OUT = ("run", "known_work", "beside")
+"""What an operator keeps of what it worked out: another place makes it another."""
+
 Place = Literal["device", "host", "link"]
 """Where an operator runs: on the accelerator, on its host's processor, or on the link between both."""
 
@@ -200,23 +203,35 @@ class Op:
 
     def reading(self, far: float) -> Self:
         """The same operator with such a share of its weights in the host's memory."""
-        other = object.__new__(type(self))
-        vars(other).update(vars(self), far=far)
-        return other
+        return self._elsewhere(far=far)
 
     def at(self, place: Place) -> Self:
         """The same operator, run elsewhere."""
+        return self._elsewhere(place=place)
+
+    def _elsewhere(self, **changes: Any) -> Self:
         other = object.__new__(type(self))
-        vars(other).update(vars(self), place=place)
+        kept = {name: value for name, value in vars(self).items() if name not in _WORKED_OUT}
+        vars(other).update(kept, **changes)
         return other
 
-    @property
+    @cached_property
+    def known_work(self) -> Work:
+        """:meth:`work`, worked out once."""
+        return self.work()
+
+    @cached_property
+    def beside(self) -> Widths | None:
+        """Its :func:`widths`, worked out once."""
+        return widths(self)
+
+    @cached_property
     def run(self) -> OperatorRun:
-        """What one run is, whatever its name and count: operators with the same objects in every other field make
-        the same."""
+        """What one run is, whatever its name and count: operators with the same numbers and objects in every other
+        field make the same."""
         kind: Any = type(self)
         held = _of_a_run(kind)(self)
-        run = OperatorRun((kind, *map(id, held)))
+        run = OperatorRun((kind, *map(_same, held)))
         run.held = held
         return run
 
@@ -236,8 +251,18 @@ class Op:
         return self.math or "any"
 
 
+def _same(value: object) -> object:
+    """A number or text, the line over arrays that a number is, or where another object lies."""
+    kind = type(value)
+    if kind is Affine:
+        line = cast("Affine", value)
+        return line.constant, *((place, factor) for place, (_, factor) in line.factors.items())
+    return value if kind is int or kind is float or kind is str else id(value)
+
+
 class OperatorRun(tuple[object, ...]):
-    """The class of an operator and where the objects of its fields lie, which it keeps: no other object comes there."""
+    """The class of an operator and its fields, of arrays where they lie. It keeps these: no other object comes
+    there."""
 
     held: tuple[object, ...]
 

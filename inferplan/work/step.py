@@ -32,7 +32,7 @@ class Segment:
     media: bool = False
     source: Num | None = None
 
-    @property
+    @cached_property
     def tokens(self) -> Num:
         """New tokens over the whole segment."""
         return self.batch * self.new
@@ -53,11 +53,11 @@ class Step:
     segments: tuple[Segment, ...]
     logits: Num | None = None
 
-    @property
+    @cached_property
     def tokens(self) -> Num:
         return sum((segment.tokens for segment in self.segments), start=0.0)
 
-    @property
+    @cached_property
     def sequences(self) -> Num:
         return sum((segment.batch for segment in self.segments), start=0.0)
 

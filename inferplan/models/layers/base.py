@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -75,6 +75,10 @@ def tensor_of(operator: str) -> str:
     return _TENSORS.get(operator, operator.partition(".")[2])
 
 
+_RANKS = {"tp": "tp", "dense": "dense_ranks", "experts": "expert_ranks"}
+"""What of a division divides tensors of a kind."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Weight:
     """One parameter tensor.
@@ -97,8 +101,7 @@ class Weight:
 
     def per_rank(self, parallel: Parallelism) -> float:
         """Elements that one rank keeps."""
-        shared = {"none": 1, "tp": parallel.tp, "dense": parallel.dense_ranks, "experts": parallel.expert_ranks}
-        ranks = shared[self.shard]
+        ranks = 1 if self.shard == "none" else getattr(parallel, _RANKS[self.shard])
         if ranks == 1:
             return float(self.elements)
         if self.shard == "experts":
@@ -189,7 +192,7 @@ class LayerContext:
     routing: Routing = UNIFORM
     masked: bool = False
     dense_short: bool = True
-    peaks: frozenset[str] | None = None
+    peaks: Container[str] | None = None
     time: Callable[[Op], Num] = lambda op: op.work().flop
     alternatives: bool = False
     exchange: ExchangeRules = ExchangeRules.default()
