@@ -252,7 +252,7 @@ class PolicyDay(Paid):
         kept = np.zeros(len(done), dtype=bool)
         if records.of is None:
             kept[done] = np.concatenate([piece.attained for piece in pieces(self.result)])
-        of = np.zeros(0) if records.of is None else np.asarray(records.of)
+        of = np.zeros(0) if records.of is None else np.asarray(records.of)[sent]
         for place, (_, result) in enumerate(self.parts):
             kept[done & (of == place)] = result.attained
         return ~kept

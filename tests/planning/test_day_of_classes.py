@@ -234,15 +234,18 @@ def test_each_step_has_the_replicas_of_its_mix() -> None:
 
 
 def test_late_by_hand() -> None:
-    """Chat in 0.4 s and 0.6 s to its first token, batch in 3 s and 5 s in all: one of each is late."""
-    records = Records(arrival=[0.0] * 4, prompt=[8] * 4, output=[11] * 4)
-    records.classed((CHAT, BATCH), np.array([0, 0, 1, 1]))
+    """Chat in 0.4 s and 0.6 s to its first token, batch in 3 s and 5 s in all: one of each is late. Two more of chat
+    were never sent, and count nowhere."""
+    records = Records(arrival=[0.0] * 6, prompt=[8] * 6, output=[11] * 6)
+    records.classed((CHAT, BATCH), np.array([0, 0, 1, 1, 0, 0]))
     for request, (first, finish) in enumerate([(0.4, 0.5), (0.6, 0.7), (2.0, 3.0), (2.0, 5.0)]):
         records.first[request], records.finish[request], records.status[request] = first, finish, FINISHED
-    result = SimulationResult(records=records, meters=[], closed=False, slo=Slo(ttft=0.5, tpot=0.015, e2el=4.0))
+    slo = Slo(ttft=0.5, tpot=0.015, e2el=4.0)
+    result = SimulationResult(records=records, meters=[], closed=False, slo=slo, cooldown=2)
     tariff = price_book(stated=["h100-sxm=2.00"]).require("h100-sxm", 1)
     scaling = Schedule(changes=((0.0, 1),))
     one = PolicyDay(policy="static", scaling=scaling, result=result, span=60.0, tariff=tariff, work=1.0)
+    assert one.late.tolist() == [False, True, False, True]
     assert one.missed == pytest.approx(0.5)
     assert [float(np.mean(part.attained)) for _, part in one.parts] == [0.5, 0.5]
 
