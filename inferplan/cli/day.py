@@ -36,10 +36,10 @@ from inferplan.cli.options import (
     counting,
     deployment_options,
     option_group,
-    processes,
     report_options,
     usual_engines,
     without,
+    worker_options,
 )
 from inferplan.cli.replay import Replayed, replay_of, replay_options, require_times
 from inferplan.cli.restarts import cold_start_of
@@ -65,7 +65,7 @@ from inferplan.planning.day import (
 from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
 from inferplan.planning.design import answer_alone
 from inferplan.planning.option import Sizing
-from inferplan.planning.processes import StoppedError
+from inferplan.planning.processes import Jobs, StoppedError
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.reports.day import days_report
@@ -154,7 +154,7 @@ policy_options = option_group(
         metavar="KEY=VALUE,...",
         help="Another design, as the options it changes: gpu=l40s,tp=2, or routing=round-robin.",
     ),
-    click.option("--jobs", type=Count(), help="Processes; the answer is the same for any number [all cores]."),
+    worker_options,
 )
 
 
@@ -171,7 +171,7 @@ def day_command(
     prices: PricesAsked,
     energy: EnergyOfDay | None,
     others: tuple[str, ...],
-    jobs: int | None,
+    jobs: Jobs,
     **values: Any,
 ) -> Report:
     """A load that rises and falls: the cost of replicas that run all day, on a timetable, or by an autoscaler.
@@ -199,7 +199,7 @@ def day_command(
         click.echo(f"note: {total:,.0f} requests under all policies, about {seconds}", err=True)
     try:
         with counting("requests", total) as progress:
-            days = simulate_days(designs, progress, processes(jobs), lambda said: click.echo(f"note: {said}", err=True))
+            days = simulate_days(designs, progress, jobs, lambda said: click.echo(f"note: {said}", err=True))
     except StoppedError:
         _interrupted(designs)
     prompts = load.profile.peak / load.demand.samples

@@ -34,7 +34,7 @@ from inferplan.planning.day_work import DayWork, work_of
 from inferplan.planning.demand import Demand, require_turns
 from inferplan.planning.happened import Happened
 from inferplan.planning.paid import HOUR, Paid
-from inferplan.planning.processes import Progress, StoppedError, run_beside
+from inferplan.planning.processes import Jobs, Progress, StoppedError, run_beside
 from inferplan.planning.question import Question
 from inferplan.planning.verify import options_of
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule, require_some
@@ -514,16 +514,15 @@ def simulate_day(
 def simulate_days(
     designs: Sequence[DayDesign],
     progress: Callable[[int], None] | None = None,
-    jobs: int = 1,
+    jobs: Jobs = 1,
     warn: Callable[[str], object] | None = None,
 ) -> list[Day]:
-    """Serve the profile, or the log, under each policy with each design, in up to ``jobs`` processes: the answer is the
-    same for any number. The rate of the question's demand does not matter.
+    """Serve the profile, or the log, under each policy with each design. jobs: who does it; the answer is the same for
+    any of them. The rate of the question's demand does not matter.
 
     progress: called with the requests that are done, of all policies together. warn: told what takes more memory than
-    it should. Ctrl-C ends it: the answer then has the
-    policies that are done, and the designs that have any. Raises ``InfeasibleError`` where a replica keeps the limits
-    under no load, ``KeyboardInterrupt`` where no policy is done.
+    it should. Ctrl-C ends it: the answer then has the policies that are done, and the designs that have any. Raises
+    ``InfeasibleError`` where a replica keeps the limits under no load, ``KeyboardInterrupt`` where no policy is done.
     """
     for one in designs:
         require_together("day", one.deployment.features | one.question.features | {"elastic"})
@@ -538,10 +537,11 @@ def simulate_days(
     works: list[DayWork] = run_beside([one.work for one in designs], jobs, kept)
     runs = [(place, policy) for place, one in enumerate(designs) for policy in one.asked.policies]
     told = Progress(len(runs), progress)
-    asks = progress is not None or 1 < jobs < len(runs)
+    asks = progress is not None or (isinstance(jobs, int) and 1 < jobs < len(runs))
     known = [requests.arrival if requests.follows is None else None, requests.prompt, requests.output]
     told_once = None if warn is None else cache(warn)
-    spools = [spool_for(known, told_once) for _ in runs]
+    far = isinstance(jobs, str)  # other machines do not see files of this one
+    spools = [None if far else spool_for(known, told_once) for _ in runs]
     kept = [*kept, *works, *(one for spool in spools if spool for one in (spool, *spool.columns))]
     tasks = [
         partial(designs[place].served, policy, works[place], requests, spools[run], told.of(run) if asks else None)
