@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from inferplan.catalog.files import at_line, find, spec_of
-from inferplan.catalog.limits import LimitsSpec
+from inferplan.catalog.limits import LengthsText, LimitsSpec
 from inferplan.errors import SpecError, UsageError
 from inferplan.fields import Text, ask, first_given
 from inferplan.spec import Field, Spec
@@ -24,8 +24,8 @@ class ClassSpec(LimitsSpec):
     name: str = Field(min_length=1, max_length=40)
     share: float | None = Field(default=None, gt=0, le=1)
     rate: float | None = Field(default=None, gt=0, le=1e6)
-    prompt: str
-    output: str
+    prompt: LengthsText
+    output: LengthsText
     priority: int = 0
     weight: float = Field(default=1.0, gt=0, le=1e6)
     chat: bool = False

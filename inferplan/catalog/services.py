@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from inferplan.catalog.assemble import Request, usual_engine
 from inferplan.catalog.files import at_line, find, spec_of
-from inferplan.catalog.limits import LimitsSpec
+from inferplan.catalog.limits import LengthsText, LimitsSpec
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import SpecError, UsageError
 from inferplan.spec import Field, Spec
@@ -85,8 +85,8 @@ class ServiceModel(ReplicaSpec, LimitsSpec):
     """The model on whose GPUs it runs too."""
     swap: SwapSpec | None = None
     """How models that share its GPUs take turns there; absent: all are resident."""
-    prompt: str | None = None
-    output: str
+    prompt: LengthsText | None = None
+    output: LengthsText
     answer: AnswerSpec | None = None
 
 

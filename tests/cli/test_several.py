@@ -48,6 +48,17 @@ def test_the_record_adds_up(run: Run, tmp_path: Path) -> None:
     assert sum(count for one in record["machines"] for count in one["replicas"].values()) == record["devices"]
 
 
+def test_lengths_are_numbers_too(run: Run, tmp_path: Path) -> None:
+    """``prompt: 256`` is what ``prompt: "256"`` is; true and half a token are no length."""
+    models = [FIRST.replace("rate", "replicas: 2, rate")]
+    models += [one.replace("'", "") for one in models]
+    as_text, as_number = (run("several", file(tmp_path, one), *PRICE, "--format", "json").json for one in models)
+    assert as_number == as_text
+    for wrong in ("true", "256.5"):
+        ran = run("several", file(tmp_path, FIRST.replace("'256'", wrong)), *PRICE)
+        assert ran.code == 2 and "models.0.prompt" in ran.err
+
+
 def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
     path = file(
         tmp_path, FIRST.replace("rate: 6", "rate: 6, replicas: 2"), SECOND.replace("share", "replicas: 2, share")
