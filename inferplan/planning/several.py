@@ -89,7 +89,7 @@ class Member:
     @cached_property
     def alone(self) -> float:
         """Seconds of one mean request with nobody beside it."""
-        run = mean_request(self.deployment, self.prompt, self.stage.output)
+        run = mean_request(self.deployment, self.prompt, self.stage.output, self.stage.lora_bandwidth)
         if not len(run.e2el):
             raise InfeasibleError(
                 f"{self.stage.name}: a mean request never runs on {self.deployment.describe()}",

@@ -59,6 +59,23 @@ def test_lengths_are_numbers_too(run: Run, tmp_path: Path) -> None:
         assert ran.code == 2 and "models.0.prompt" in ran.err
 
 
+def test_requests_name_adapters(run: Run, tmp_path: Path) -> None:
+    """Shares of 6/11, 3/11 and 2/11 of three adapters: one slot has the next with the sum of their squares, 49/121.
+
+    Requests take 30 ms and come once a second, so that nearly none waits for the slot of another adapter.
+    """
+    named = "rate: 1, replicas: 1, adapters: {rank: 16, slots: 1, named: 3, skew: 1, bandwidth: 25 GB/s}"
+    models = [FIRST.replace("rate: 6", named).replace("'32'", "2"), SECOND.replace("share: 0.5", "share: 0.25")]
+    with_one = run("several", file(tmp_path, *models), *PRICE, "--format", "json").json
+    first, second = with_one["models"]
+    assert first["adapters"]["hit_rate"] == pytest.approx(49 / 121, abs=0.02)
+    assert first["adapters"]["loaded"] == pytest.approx(first["requests"]["arrived"] * 72 / 121, rel=0.05)
+    assert second["adapters"] is None and second["replica"]["lora"] is None
+    assert "small: 3 adapters of popularity rank^-1, of rank 16; 4" in run("several", file(tmp_path, *models), *PRICE).out
+    ran = run("several", file(tmp_path, *models[:1], BESIDE), *PRICE)
+    assert ran.code == 2 and "small shares its GPUs with another model" in ran.err
+
+
 def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
     path = file(
         tmp_path, FIRST.replace("rate: 6", "rate: 6, replicas: 2"), SECOND.replace("share", "replicas: 2, share")
