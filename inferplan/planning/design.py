@@ -24,6 +24,7 @@ from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.requests import Lengths, Requests
 from inferplan.units import format_time
 
@@ -101,14 +102,18 @@ def carried_by(option: PlanOption, question: Question, simulations: Simulations)
 
 
 def best_point(
-    request: Request, deployment: Deployment, question: Question, slow: Slowness = AS_PREDICTED
+    request: Request,
+    deployment: Deployment,
+    question: Question,
+    slow: Slowness = AS_PREDICTED,
+    speculation: Speculation = PLAIN,
 ) -> PlanOption:
     """The batch with which one replica carries most within the limits, in closed form, under the token budget of its
-    engine. slow: of its devices. Raises ``InfeasibleError`` where none keeps them."""
+    engine. slow: of its devices. speculation: its drafts. Raises ``InfeasibleError`` where none keeps them."""
     little, budget = question.stream.little, deployment.engine.defaults.tier(deployment.hardware).token_budget
     percentile = little.slo.percentile
     axes = axes_for(deployment, [budget], longest_whole(deployment, little.demand, percentile))
-    grid = slow_grid(load_grid(deployment, little.demand, percentile, axes), slow, percentile)
+    grid = slow_grid(load_grid(deployment, little.demand, percentile, axes, speculation), slow, percentile)
     option = cheapest_point(PricedGrid(request, grid, None), little)
     if option is None:
         raise never(question, deployment)

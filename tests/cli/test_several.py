@@ -71,7 +71,9 @@ def test_requests_name_adapters(run: Run, tmp_path: Path) -> None:
     assert first["adapters"]["hit_rate"] == pytest.approx(49 / 121, abs=0.02)
     assert first["adapters"]["loaded"] == pytest.approx(first["requests"]["arrived"] * 72 / 121, rel=0.05)
     assert second["adapters"] is None and second["replica"]["lora"] is None
-    assert "small: 3 adapters of popularity rank^-1, of rank 16; 4" in run("several", file(tmp_path, *models), *PRICE).out
+    assert (
+        "small: 3 adapters of popularity rank^-1, of rank 16; 4" in run("several", file(tmp_path, *models), *PRICE).out
+    )
     ran = run("several", file(tmp_path, *models[:1], BESIDE), *PRICE)
     assert ran.code == 2 and "small shares its GPUs with another model" in ran.err
 
