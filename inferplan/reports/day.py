@@ -375,7 +375,9 @@ def _carried(day: Day) -> list[str]:
         before = f"{demand.output.before[0]:,.0f} tokens"
         lines.append(f"a request writes {before} before its answer on average, and TTFT is that of the first of them")
     if drafts := option.speculation.length:
-        lines.append(f"a step verifies {drafts} drafts of each request, and yields {option.speculation.tokens:.3g} tokens")
+        lines.append(
+            f"a step verifies {drafts} drafts of each request, and yields {option.speculation.tokens:.3g} tokens"
+        )
     lora = option.deployment.lora
     if demand.adapters is not None and lora is not None:
         lines.append(f"requests name {demand.adapters.describe()}, of rank {lora.rank}")

@@ -213,8 +213,10 @@ def _machines(plan: SeveralPlan) -> list[list[Figure]]:
 def _machine(plan: SeveralPlan, content: _Content) -> list[Figure]:
     machine, several = content.machine, plan.asked.domains > 1
     gpu = next(iter(machine.holds)).gpu
+    if any(size.gpu != gpu for size in machine.holds):
+        gpu = gpu.partition(":")[0]
     offer, gpus, owned = machine.offer, machine.gpus * content.number, machine.offer.source == OWNED
-    sizes = {member.stage.name: member.size.devices for member in plan.asked.members if member.gpu == gpu}
+    sizes = {member.stage.name: member.size.devices for member in plan.asked.members if member.size in machine.holds}
     idle = gpus - sum(sizes[name] * number for name, number in content.inside.items())
     held = ", ".join(f"{number} x {_with_sharers(plan, name)}" for name, number in content.inside.items())
     return [
@@ -411,5 +413,6 @@ def _offers(used: Sequence[tuple[Machine, int]], prices: PriceBook) -> list[str]
 def _sold(machine: Machine, count: int, prices: PriceBook) -> Bill:
     """Machines as they are sold, beside as many GPUs together at the list that bills are compared with."""
     offer = machine.offer
-    sold = Tariff(offers=(offer,), devices=offer.size, listed=prices.listed(offer.gpu))
+    cut = len({size.gpu for size in machine.holds}) > 1  # no list has such a machine
+    sold = Tariff(offers=(offer,), devices=offer.size, listed=() if cut else prices.listed(offer.gpu))
     return sold.bill(machine.units * count)

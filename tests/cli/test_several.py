@@ -78,6 +78,33 @@ def test_requests_name_adapters(run: Run, tmp_path: Path) -> None:
     assert ran.code == 2 and "small shares its GPUs with another model" in ran.err
 
 
+SMALL = "{name: small, model: llama-3.2-1b, gpu: 'h100-sxm:1g.10gb', rate: 1, prompt: 64, output: 4, replicas: 4}"
+MID = "{name: mid, model: llama-3.1-8b, gpu: 'h100-sxm:3g.40gb', rate: 1, prompt: 64, output: 4, replicas: 1}"
+ONE = "{name: one, model: llama-3.1-8b, gpu: h100-sxm, rate: 1, prompt: 64, output: 4, replicas: 2}"
+
+
+@for_each(
+    ("models", "gpus", "more"),
+    [
+        ((SMALL, MID), 1, ()),  # 4 x 1 + 4 memory slices of 8
+        ((SMALL.replace("4}", "5}"), MID), 2, ()),  # a fifth has no room
+        ((SMALL.replace("4}", "25}"), MID.replace("1}", "5}"), ONE), 8, ()),  # 25 + 20 of 48 slices on six, and two
+        ((SMALL, MID), 2, ("--surge", "1")),
+        ((SMALL, MID), 2, ("--rent", "h100-sxm:1g.10gb=70")),  # a stock of instances is one of its own
+    ],
+)
+def test_instances_of_several_profiles_share_a_gpu(
+    run: Run, tmp_path: Path, models: tuple[str, ...], gpus: int, more: tuple[str, ...]
+) -> None:
+    """GPUs at 2 USD/h one by one; 1g.10gb takes one memory slice of eight, 3g.40gb four (nvidia-smi mig -lgipp)."""
+    found = run("several", file(tmp_path, *models), "--price", "h100-sxm=2", *more, "--format", "json").json
+    assert found["cost_per_hour"] == 2.0 * gpus
+    inside = [one["replicas"] for one in found["machines"]]
+    assert sum(one.get("small", 0) for one in inside) == found["models"][0]["replicas"]
+    assert sum(one["gpus"] - one["idle_gpus"] for one in found["machines"]) == found["devices"]
+    assert {one["gpu"].partition(":")[0] for one in found["machines"]} == {"h100-sxm"}
+
+
 def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
     path = file(
         tmp_path, FIRST.replace("rate: 6", "rate: 6, replicas: 2"), SECOND.replace("share", "replicas: 2, share")
