@@ -161,8 +161,8 @@ def _more(day: Day, one: PolicyDay) -> dict[str, Any]:
     """What of a policy is no single figure."""
     failures = {} if day.asked.failures is None else {"failures": episode_records(one.outages)}
     found = {"classes": class_records(one) or None, "cache_tiers": tier_records(one.result), "hours": _hours(day, one)}
-    named = {} if day.question.demand.adapters is None else {"adapters": adapters_found(one.result)}
-    return {**found, **named, **failures}
+    adapters = None if day.question.demand.adapters is None else adapters_found(one.result)
+    return {**found, "adapters": adapters, **failures}
 
 
 def _profile(day: Day) -> dict[str, Any]:
