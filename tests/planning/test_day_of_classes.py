@@ -26,7 +26,9 @@ from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.profile import Profile
+from inferplan.traffic.reasoning import outputs_of
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic, TrafficClass
+from inferplan.traffic.thoughts import ThoughtsAsked
 from inferplan.work.parallel import Parallelism
 
 REQUEST = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True)
@@ -231,6 +233,20 @@ def test_each_step_has_the_replicas_of_its_mix() -> None:
     chat, batch = work.load.rates
     assert batch > 2 * chat
     assert work.busiest.shares == (0.0, 1.0)
+
+
+def test_requests_of_classes_think_before_they_answer() -> None:
+    """200 tokens and a marker before answers of 24 and 64: a replica carries half as many of either mix."""
+    two = replace(SHIFTS, starts=(0.0, 300.0), rates=(20.0, 20.0), of_class=((20.0, 0.0), (0.0, 20.0)), end=600.0)
+    plain = of_mix(two, 600.0)
+    output = outputs_of(ThoughtsAsked(tokens="200"), plain.demand.output)
+    thinking = replace(plain, demand=replace(plain.demand, output=output))
+    sent = day_requests(thinking, DayAsked(profile=two, span=600.0, policies=("static",)))
+    assert sent.of is not None and sent.before is not None
+    assert set(sent.before.tolist()) == {201}
+    assert {(of, total) for of, total in zip(sent.of.tolist(), sent.output.tolist())} == {(0, 225), (1, 265)}
+    loads = [work_of(REQUEST, assemble(REQUEST), one, two).load.rates for one in (plain, thinking)]
+    assert all(1.8 * less < more < 2.4 * less for less, more in zip(*loads))
 
 
 def test_late_by_hand() -> None:
