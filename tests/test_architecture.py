@@ -29,6 +29,7 @@ FLOORS: list[tuple[str, set[str]]] = [
         {"files", "mapped", "packed", "money", "features"},
     ),
     ("0 optional packages", {"extras"}),
+    ("0 other machines that compute", {"cluster"}),
     ("0 modules that were compiled; steps of a work", {"compiled", "steps"}),
     ("0 rows by column, what a result says of itself", {"columns", "shown"}),
     ("0 the form of a result, terms of formulas", {"table", "terms"}),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from inferplan.answers.emit.nodes import resource
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_hardware, mig_table
 from inferplan.catalog.price_lists import price_book
+from inferplan.devices.mig import cuts
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
@@ -144,3 +147,32 @@ def test_a_plan_and_a_fleet_of_instances(run: Run) -> None:  # noqa: F811
     record = run(*words, "--price", "h100-sxm=2.00", "--format", "json").json
     assert (record["plan"]["gpu"], record["plan"]["tp"]) == ("h100-sxm:3g.40gb", 1)
     assert (record["cost"]["instances"], record["cost"]["instance_gpus"], record["cost"]["per_hour"]) == (1, 2, 2.00)
+
+
+@for_each(
+    "names", [("1g.10gb", "3g.40gb"), ("1g.10gb", "2g.20gb", "4g.40gb"), ("1g.20gb", "2g.20gb", "3g.40gb", "7g.80gb")]
+)
+def test_cuts_are_those_that_have_a_place(names: tuple[str, ...]) -> None:
+    """Against every number of each profile, tried with every place of every instance."""
+    rows = [mig_table().gpus["h100-sxm"].profiles[name] for name in names]
+
+    def fits(wanted: list[int], taken: frozenset[int]) -> bool:
+        if not wanted:
+            return True
+        size = rows[wanted[0]].memory_slices
+        places = [frozenset(range(at, at + size)) for at in rows[wanted[0]].starts]
+        return any(fits(wanted[1:], taken | one) for one in places if not taken & one and max(one) < 8)
+
+    every = product(*(range(one.instances + 1) for one in rows))
+    able = {one for one in every if fits([place for place, count in enumerate(one) for _ in range(count)], frozenset())}
+    more = [tuple(int(at == place) for at in range(len(rows))) for place in range(len(rows))]
+    full = {one for one in able if not any(tuple(map(sum, zip(one, step))) in able for step in more)}
+    assert set(cuts(rows)) == full
+    alone = [cuts([one]) for one in rows]
+    assert alone == [[(one.instances,)] for one in rows]  # "instances" of nvidia-smi mig -lgip
+
+
+def test_cuts_by_hand() -> None:
+    """Seven of one slice, or four beside one of four, or two of four."""
+    profiles = mig_table().gpus["h100-sxm"].profiles
+    assert sorted(cuts([profiles["1g.10gb"], profiles["3g.40gb"]])) == [(0, 2), (4, 1), (7, 0)]

@@ -24,12 +24,13 @@ from inferplan.answers.drafting import Drafting
 from inferplan.answers.journal import Journal
 from inferplan.catalog.assemble import Request, assemble, load_engine, quant_meant, require_precision
 from inferplan.catalog.files import load_hardware, load_model
+from inferplan.cluster import client_of
 from inferplan.columns import Block, Column, Columns, Row, blocks_of, compact, one_value
 from inferplan.errors import InferplanError, MissingExtraError, NotFiniteError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate_unchecked
-from inferplan.extras import installs, require
+from inferplan.extras import require
 from inferplan.features import require_together
 from inferplan.fields import Text, Whole, Words, ask
 from inferplan.files import save
@@ -457,18 +458,9 @@ def _on_joblib(tasks: list[Task], jobs: int | None, runner: Runner) -> Iterator[
 
 
 def _on_dask(tasks: list[Task], execution: Execution, runner: Runner) -> Iterator[tuple[str, list[Block]]]:
-    try:
-        from dask.distributed import Client, as_completed
-    except ImportError:
-        raise MissingExtraError("dask is not installed", hint=installs("dask")) from None
-    try:
-        where: dict[str, Any] = {"address": execution.scheduler} if execution.scheduler else {}
-        if not where and execution.jobs:
-            where = {"n_workers": execution.jobs, "threads_per_worker": 1}
-        client = Client(**where, dashboard_address=None) if "address" not in where else Client(**where, timeout=20)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"no dask scheduler answers at {execution.scheduler}", because=str(error)) from None
-    with client:
+    with client_of(execution.scheduler, execution.jobs) as client:
+        from dask.distributed import as_completed
+
         futures = client.map(lambda task: _keyed(runner, task), tasks, pure=False)
         for future in as_completed(futures):
             yield future.result()

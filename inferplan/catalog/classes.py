@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from inferplan.catalog.files import at_line, find, spec_of
-from inferplan.catalog.limits import LimitsSpec
+from inferplan.catalog.limits import LengthsText, LimitsSpec
 from inferplan.errors import SpecError, UsageError
 from inferplan.fields import Text, ask, first_given
 from inferplan.spec import Field, Spec
@@ -24,8 +24,8 @@ class ClassSpec(LimitsSpec):
     name: str = Field(min_length=1, max_length=40)
     share: float | None = Field(default=None, gt=0, le=1)
     rate: float | None = Field(default=None, gt=0, le=1e6)
-    prompt: str
-    output: str
+    prompt: LengthsText
+    output: LengthsText
     priority: int = 0
     weight: float = Field(default=1.0, gt=0, le=1e6)
     chat: bool = False
@@ -65,16 +65,13 @@ _SAID = (
     *("answer_ttft", "sessions", "session_rate", "session_time", "session_count", "length_ratio_min"),
 )
 """What classes say for themselves."""
-_UNPLANNED = (
-    *("shared_prefix", "distinct_prefixes", "turns", "samples", "cached_prefix"),
-    *("thinking_tokens", "thinking_budget", "thinking_end", "cache_tier"),
-)
-"""What requests of classes may share or think, where they are simulated one by one."""
+_SHARED = ("shared_prefix", "distinct_prefixes", "turns", "samples", "cached_prefix", "cache_tier")
+"""What requests of classes may share, where that is known."""
 
 
 def asked_classes(values: Mapping[str, Any], rated: bool = False, alone: bool = True) -> ClassMix:
     """The classes that are asked for; none where ``--classes`` is not given. rated: their rates are said elsewhere.
-    alone: nothing is known of what their requests share, and of thoughts.
+    alone: nothing is known of what their requests share.
 
     Raises ``UsageError`` for options that the file speaks for, and for an order of the queue without classes.
     """
@@ -84,7 +81,7 @@ def asked_classes(values: Mapping[str, Any], rated: bool = False, alone: bool = 
                 f"--queue {values['queue']} needs several classes of traffic", hint="--classes FILE, or leave it out"
             )
         return ClassMix((), None)
-    if option := first_given(values, (*_SAID, *_UNPLANNED) if alone else _SAID):
+    if option := first_given(values, (*_SAID, *_SHARED) if alone else _SAID):
         raise UsageError(
             f"{option} and --classes exclude each other",
             because="each class has its own lengths and limits" + (", and its requests share nothing" * alone),

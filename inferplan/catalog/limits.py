@@ -1,7 +1,19 @@
-"""Limits on latency as files of loads state them."""
+"""Lengths and limits on latency as files of loads state them."""
+
+from typing import Annotated, Any
 
 from inferplan.spec import Field, Spec
 from inferplan.units import Seconds
+from inferplan.validators import BeforeValidator
+
+
+def _as_text(value: Any) -> Any:
+    """``1024`` as the text of it, and what is not whole as it is."""
+    return str(value) if type(value) is int else value
+
+
+LengthsText = Annotated[str, BeforeValidator(_as_text)]
+"""Lengths as the command line takes them: 1024, lognormal:1155:0.96."""
 
 
 class LimitsSpec(Spec):

@@ -6,14 +6,18 @@ from typing import Literal, NamedTuple
 
 from inferplan.catalog.assemble import Request, usual_engine
 from inferplan.catalog.files import at_line, find, spec_of
-from inferplan.catalog.limits import LimitsSpec
+from inferplan.catalog.limits import LengthsText, LimitsSpec
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import SpecError, UsageError
 from inferplan.spec import Field, Spec
+from inferplan.traffic.popularity import MOST_ADAPTERS, Popularity
 from inferplan.traffic.requests import Slo, parse_lengths
 from inferplan.traffic.stages import ModelStage, require_tree
 from inferplan.units import BytesPerSecond, Seconds
+from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
+
+_NO_ADAPTERS = LoraAsked()
 
 
 class AnswerSpec(Spec):
@@ -53,11 +57,12 @@ class ReplicaSpec(Spec):
     max_num_seqs: int | None = Field(default=None, ge=1)
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
 
-    def request(self, model: str) -> Request:
+    def request(self, model: str, lora: LoraAsked = _NO_ADAPTERS) -> Request:
         """One of them."""
         return Request(
             model=model,
             gpu=self.gpu,
+            lora=lora,
             quant=self.quant,
             roles=(("kv", self.kv),) if self.kv else (),
             parallel=Parallelism(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp),
@@ -70,10 +75,26 @@ class ReplicaSpec(Spec):
         )
 
 
+class AdaptersSpec(Spec):
+    """LoRA adapters beside a model, as ``--lora-rank``, ``--max-loras``, ``--loras``, ``--lora-skew`` and
+    ``--lora-bandwidth`` state them."""
+
+    rank: int = Field(ge=1, le=1024)
+    slots: int = Field(ge=1, le=1024)
+    named: int = Field(ge=1, le=MOST_ADAPTERS)
+    skew: float = Field(default=0.0, ge=0, le=100, allow_inf_nan=False)
+    bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
+
+    @property
+    def asked(self) -> LoraAsked:
+        """What a replica has room for."""
+        return LoraAsked(rank=self.rank, slots=self.slots)
+
+
 class ServiceModel(ReplicaSpec, LimitsSpec):
     """One model: where it runs, what comes to it, its limits."""
 
-    name: str = Field(min_length=1, max_length=40)
+    name: str = Field(min_length=1, max_length=40, pattern=r"^\S(.*\S)?$")
     model: str
     alternatives: list[ReplicaSpec] = Field(default=[], max_length=8)
     """Replicas of other kinds: the kind that makes the whole cheapest is taken."""
@@ -85,9 +106,16 @@ class ServiceModel(ReplicaSpec, LimitsSpec):
     """The model on whose GPUs it runs too."""
     swap: SwapSpec | None = None
     """How models that share its GPUs take turns there; absent: all are resident."""
-    prompt: str | None = None
-    output: str
+    prompt: LengthsText | None = None
+    output: LengthsText
+    adapters: AdaptersSpec | None = None
+    """Those that its requests name."""
     answer: AnswerSpec | None = None
+
+    @property
+    def lora(self) -> LoraAsked:
+        """What its replicas have beside it."""
+        return _NO_ADAPTERS if self.adapters is None else self.adapters.asked
 
 
 class ServiceSpec(Spec):
@@ -119,8 +147,8 @@ def load_service(name: str) -> tuple[ServiceEntry, ...]:
     for place, one in enumerate(spec.models):
         try:
             stage = _stage(one, known)
-            kinds = tuple(other.request(one.model) for other in one.alternatives)
-            made.append(ServiceEntry(stage, one.request(one.model), kinds, one.replicas, one.swap))
+            kinds = tuple(other.request(one.model, one.lora) for other in one.alternatives)
+            made.append(ServiceEntry(stage, one.request(one.model, one.lora), kinds, one.replicas, one.swap))
             require_tree([entry.stage for entry in made])
         except UsageError as error:
             at = at_line(path, "models", place)
@@ -135,6 +163,12 @@ def load_service(name: str) -> tuple[ServiceEntry, ...]:
                 f"{at_line(path, 'models', place)}: alternatives are for a model that stands alone and is sized",
                 because=with_whom,
                 hint="leave alternatives out, or ask for each kind in a file of its own",
+            )
+        if one.adapters is not None and any(one.name == other.shares or one.shares for other in spec.models):
+            raise SpecError(
+                f"{at_line(path, 'models', place, 'adapters')}: {one.name} shares its GPUs with another model",
+                because="slots of adapters are followed for models that have GPUs of their own",
+                hint="shares: or adapters: alone",
             )
         if one.swap is not None and not any(other.shares == one.name for other in spec.models):
             at = at_line(path, "models", place)
@@ -177,6 +211,8 @@ def _stage(one: ServiceModel, known: dict[str, int]) -> ModelStage:
         after=None if one.after is None else known[one.after],
         share=1.0 if one.share is None else one.share,
         shares=None if one.shares is None else known[one.shares],
+        adapters=None if (named := one.adapters) is None else Popularity(count=named.named, skew=named.skew),
+        lora_bandwidth=None if named is None else named.bandwidth,
         limits=Slo(ttft=one.ttft, tpot=one.tpot, e2el=one.e2e, percentile=one.percentile),
         answer=Slo(ttft=whole.ttft, e2el=whole.e2e, percentile=whole.percentile),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from inferplan.catalog.files import at_line, find, spec_of
+from inferplan.catalog.limits import LengthsText
 from inferplan.catalog.people import PeopleSpec, asked_people
 from inferplan.catalog.workloads import SloSpec, WorkloadSpec, load_limits
 from inferplan.errors import SpecError, UsageError
@@ -27,7 +28,7 @@ class ReplySpec(Spec):
     """What brings a later call: new tokens and the time after the answer, written as on the command line. ``share`` of
     the calls, where a tool and a user both bring some; of the user alone."""
 
-    prompt: str
+    prompt: LengthsText
     time: str
     share: float | None = Field(default=None, gt=0, lt=1)
 
@@ -35,10 +36,10 @@ class ReplySpec(Spec):
 class AgentSpec(Spec):
     """One context."""
 
-    turns: str
+    turns: LengthsText
     system: int = Field(default=0, ge=0, le=10**7)
-    first: str
-    output: str
+    first: LengthsText
+    output: LengthsText
     tool: ReplySpec | None = None
     user: ReplySpec | None = None
 
@@ -47,7 +48,7 @@ class SubagentsSpec(AgentSpec):
     """Sub-agents, and how often and how many a call starts."""
 
     probability: float = Field(gt=0, le=1)
-    number: str
+    number: LengthsText
 
 
 class CancelSpec(Spec):

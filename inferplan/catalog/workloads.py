@@ -8,6 +8,7 @@ from math import ceil, floor, log10
 from typing import Any
 
 from inferplan.catalog.files import load, names
+from inferplan.catalog.limits import LengthsText
 from inferplan.catalog.people import PeopleSpec
 from inferplan.errors import UsageError
 from inferplan.fields import option_values
@@ -76,8 +77,8 @@ class WorkloadSpec(Spec):
     name: str
     source: str
     notes: list[str] = []
-    prompt: str | None = None
-    output: str | None = None
+    prompt: LengthsText | None = None
+    output: LengthsText | None = None
     prefix: PrefixSpec = PrefixSpec()
     people: PeopleSpec | None = None
     samples: int = Field(default=1, ge=1)

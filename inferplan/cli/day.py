@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 import click
 import numpy as np
 
+from inferplan.answers.drafting import DraftsAsked
 from inferplan.catalog.assemble import Request, assemble, require_precision
 from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
 from inferplan.catalog.energy import EnergyOfDay
@@ -27,7 +28,7 @@ from inferplan.catalog.workloads import (
     shared_text,
 )
 from inferplan.cli.candidates import changed, labels_of, split_names
-from inferplan.cli.declared import asks, gets, options_of, with_options
+from inferplan.cli.declared import asks, gets, options_of, speculation_of, with_options
 from inferplan.cli.layers import Layered
 from inferplan.cli.missing import Lack, lacks_of_load, refuse_lacks
 from inferplan.cli.numbers import Count, Positive, Within
@@ -36,16 +37,17 @@ from inferplan.cli.options import (
     counting,
     deployment_options,
     option_group,
-    processes,
     report_options,
     usual_engines,
     without,
+    worker_options,
 )
 from inferplan.cli.replay import Replayed, replay_of, replay_options, require_times
 from inferplan.cli.restarts import cold_start_of
 from inferplan.compiled import state
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.structured import Structured
 from inferplan.features import require_together
 from inferplan.fields import first_given, option_values, question_if_asked
 from inferplan.planning.agents import demand_of_sessions
@@ -65,7 +67,7 @@ from inferplan.planning.day import (
 from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
 from inferplan.planning.design import answer_alone
 from inferplan.planning.option import Sizing
-from inferplan.planning.processes import StoppedError
+from inferplan.planning.processes import Jobs, StoppedError
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.reports.day import days_report
@@ -79,10 +81,13 @@ from inferplan.serving.techniques.tiers import CacheTier, nothing_shared
 from inferplan.table import Report
 from inferplan.traffic import traces
 from inferplan.traffic.people import People
+from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.profile import DAY, Profile, profile_of, require_classes
+from inferplan.traffic.reasoning import outputs_of
 from inferplan.traffic.request_log import Log, fold_days, read_log, way_of
-from inferplan.traffic.requests import OpenLoop, Requests, SharedPrefix, Slo, parse_lengths
+from inferplan.traffic.requests import Lengths, OpenLoop, Requests, SharedPrefix, Slo, parse_lengths
 from inferplan.traffic.sessions import SessionTraffic
+from inferplan.traffic.thoughts import ThoughtsAsked, refuse_thoughts_of_trace
 
 _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (("target", "interval", "tolerance", "stabilisation"), frozenset({"reactive"})),
@@ -130,6 +135,9 @@ load_options = option_group(
     click.option("--samples", type=Count(), help="Answers per prompt; the profile counts prompts [1]."),
     with_options(options_of(SessionsAsked, "sessions")),
     asks(ClassesAsked),
+    asks(ThoughtsAsked),
+    asks(AdaptersNamed),
+    asks(Structured),
     with_options(options_of(Flags, "queue")),
     with_options(options_of(OpenLoop, "kind", "burstiness")),
     with_options(options_of(Slo, "ttft", "tpot", "e2el")),
@@ -154,7 +162,7 @@ policy_options = option_group(
         metavar="KEY=VALUE,...",
         help="Another design, as the options it changes: gpu=l40s,tp=2, or routing=round-robin.",
     ),
-    click.option("--jobs", type=Count(), help="Processes; the answer is the same for any number [all cores]."),
+    worker_options,
 )
 
 
@@ -162,8 +170,9 @@ policy_options = option_group(
 @deployment_options
 @load_options
 @policy_options
+@asks(DraftsAsked)
 @gets(prices=PricesAsked)
-@asks_of_request("media", "host", "power_cap", "sampling")
+@asks_of_request("media", "host", "power_cap", "sampling", "lora", "offload")
 @gets(energy=EnergyOfDay)
 @report_options
 def day_command(
@@ -171,7 +180,7 @@ def day_command(
     prices: PricesAsked,
     energy: EnergyOfDay | None,
     others: tuple[str, ...],
-    jobs: int | None,
+    jobs: Jobs,
     **values: Any,
 ) -> Report:
     """A load that rises and falls: the cost of replicas that run all day, on a timetable, or by an autoscaler.
@@ -199,7 +208,7 @@ def day_command(
         click.echo(f"note: {total:,.0f} requests under all policies, about {seconds}", err=True)
     try:
         with counting("requests", total) as progress:
-            days = simulate_days(designs, progress, processes(jobs), lambda said: click.echo(f"note: {said}", err=True))
+            days = simulate_days(designs, progress, jobs, lambda said: click.echo(f"note: {said}", err=True))
     except StoppedError:
         _interrupted(designs)
     prompts = load.profile.peak / load.demand.samples
@@ -238,8 +247,9 @@ def _load(values: dict[str, Any], request: Request) -> _Load:
     deployment, replayed = assemble(request), replay_of(values)
     if replayed is not None:
         slo = asked_limits(values, None, Slo(percentile=95.0))
+        refuse_thoughts_of_trace(values)
         request, demand = with_media(request, _as_they_came(values, replayed), None, traced=True)
-        return _Load(request, replayed.profile, demand, slo, replayed=replayed)
+        return _Load(request, replayed.profile, _beside(demand, values), slo, replayed=replayed)
     log = read_log(Path(values["profile_from"])) if values["profile_from"] else None
     trace = traces.read_trace(Path(values["profile_from"])) if values["profile_from"] and log is None else None
     if trace is not None:
@@ -270,11 +280,29 @@ def _load(values: dict[str, Any], request: Request) -> _Load:
         slo = asked_limits(values, named, Slo(percentile=95.0))
     of_trace = trace is not None and not (values["prompt"] and values["output"])
     request, demand = with_media(request, demand, named, of_trace)
+    demand = _beside(demand, values)
     response = 0.0 if people is None else answer_alone(assemble(request), demand)
     if people is not None:
         people.require_one_each(response)
         profile = profile.scaled(people.rate(response))
     return _Load(request, profile.scaled(profile.peak * demand.samples), demand, slo, people, response)
+
+
+def _beside(demand: Demand, values: dict[str, Any]) -> Demand:
+    """The demand with the adapters that its requests name, and the grammars that they follow."""
+    named = question_if_asked(AdaptersNamed, values)
+    return replace(
+        demand,
+        structured=question_if_asked(Structured, values),
+        adapters=None if named is None else named.popularity,
+        lora_bandwidth=None if named is None else named.bandwidth,
+    )
+
+
+def _thinking(answer: Lengths, values: dict[str, Any]) -> Lengths:
+    """What is written for a request whose answer is as long."""
+    thoughts = question_if_asked(ThoughtsAsked, values)
+    return answer if thoughts is None else outputs_of(thoughts, answer)
 
 
 def _limits(values: dict[str, Any], sessions: SessionTraffic) -> Slo:
@@ -341,7 +369,7 @@ def _designs(load: _Load, prices: PricesAsked, values: dict[str, Any], others: t
                 hint="inferplan day for each model",
             )
         question = Question(
-            space=Space(base=one, gpus=(one.gpu,), disaggregate=not one.flags.keeps_prompts_out),
+            space=Space(base=one, gpus=(one.gpu,), disaggregate=False),
             demand=load.demand,
             slo=load.slo,
             sizing=_sizing(values, one),
@@ -349,7 +377,16 @@ def _designs(load: _Load, prices: PricesAsked, values: dict[str, Any], others: t
         )
         question.prices.check([deployment.hardware.name])
         asked = replace(_asked(values, load, deployment), routing=routing)
-        found.append(DayDesign(request=one, deployment=deployment, question=question, asked=asked, label=label))
+        found.append(
+            DayDesign(
+                request=one,
+                deployment=deployment,
+                question=question,
+                asked=asked,
+                label=label,
+                speculation=speculation_of(values, one),
+            )
+        )
     return found
 
 
@@ -464,7 +501,7 @@ def _of_classes(mix: ClassMix, values: dict[str, Any]) -> Demand:
     kind, burstiness = asked_arrivals(values)
     return Demand(
         prompt=prompt,
-        output=output,
+        output=_thinking(output, values),
         rate=1.0,
         arrivals=kind,
         burstiness=burstiness,
@@ -490,10 +527,11 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests 
                 "prompts that share text, as in this trace, are not supported by day",
                 hint="--prompt and --output state lengths; the rates of the trace are still used",
             )
+        refuse_thoughts_of_trace(values)
         found = demand_of_trace(trace)
         own, generated = found.prompt, found.output
     elif prompt and output:
-        own, generated = parse_lengths(prompt), parse_lengths(output)
+        own, generated = parse_lengths(prompt), _thinking(parse_lengths(output), values)
     else:
         raise UsageError(
             "the lengths of requests are missing",

@@ -8,7 +8,7 @@ import click
 
 from inferplan.cli.declared import gets, options_of, with_options
 from inferplan.cli.layers import Layered
-from inferplan.cli.options import counting, report_options
+from inferplan.cli.options import counting, report_options, worker_options
 from inferplan.cli.plan import question_options_without
 from inferplan.errors import UsageError
 from inferplan.extras import require
@@ -16,6 +16,7 @@ from inferplan.fields import option_values, question_of
 from inferplan.planning.fleet import FleetAsked, plan_fleet
 from inferplan.planning.machines import Stocks
 from inferplan.planning.power import PowerBudget
+from inferplan.planning.processes import Jobs
 from inferplan.planning.question import Question
 from inferplan.reports.fleet import fleet_report
 from inferplan.serving.cold_start import StartAsked
@@ -45,8 +46,9 @@ def _gpus(values: dict[str, Any]) -> list[str]:
 @question_options_without(*_NOT_HERE, gpus=_gpus)
 @gets(stocks=Stocks)
 @with_options(options_of(FleetAsked))
+@worker_options
 @report_options
-def fleet_command(question: Question, stocks: Stocks, **values: Any) -> Report:
+def fleet_command(question: Question, stocks: Stocks, jobs: Jobs, **values: Any) -> Report:
     """GPUs that are owned and GPUs to rent behind one router: the cheapest mix that carries a rate within the limits.
 
     The capacity of a replica of each kind is found by simulation, as in plan. How many of each to run is an integer
@@ -60,4 +62,4 @@ def fleet_command(question: Question, stocks: Stocks, **values: Any) -> Report:
     )
     require("fleet", "an integer programme")
     with counting("steps") as progress:
-        return fleet_report(plan_fleet(question, asked, Steps(progress)))
+        return fleet_report(plan_fleet(question, asked, Steps(progress), jobs))

@@ -7,13 +7,13 @@ import click
 from inferplan.catalog.price_lists import price_book
 from inferplan.cli.declared import gets
 from inferplan.cli.layers import Layered
-from inferplan.cli.numbers import Count
-from inferplan.cli.options import counting, picture, processes, report_options
+from inferplan.cli.options import counting, picture, report_options, worker_options
 from inferplan.extras import require
 from inferplan.horizon.answer import plan_months
 from inferplan.horizon.capacity import Capacities
 from inferplan.horizon.check import CheckAsked, check
 from inferplan.horizon.reading import load_horizon, question_of
+from inferplan.planning.processes import Jobs
 from inferplan.reports import plots
 from inferplan.reports.horizon import horizon_picture, horizon_report
 from inferplan.steps import Steps
@@ -24,9 +24,9 @@ from inferplan.table import Report
 @click.argument("horizon", metavar="FILE")
 @gets(asked=CheckAsked)
 @click.option("--plot", metavar="FILE", callback=picture, help="Machines and bills by month as PNG, SVG or PDF.")
-@click.option("--jobs", type=Count(), help="Processes; the answer is the same for any number [all cores].")
+@worker_options
 @report_options
-def horizon_command(horizon: str, asked: CheckAsked | None, plot: str | None, jobs: int | None) -> Report:
+def horizon_command(horizon: str, asked: CheckAsked | None, plot: str | None, jobs: Jobs) -> Report:
     """Months to come: what to buy, reserve and release, under demand that is not known yet.
 
     FILE states the demand by model and region in several scenarios, the offers (on-demand, spot, reserved, owned),
@@ -40,7 +40,7 @@ def horizon_command(horizon: str, asked: CheckAsked | None, plot: str | None, jo
     path, spec = load_horizon(horizon)
     with counting("replicas") as progress:
         question = question_of(path, spec, Capacities(price_book(), Steps(progress)))
-    answer = plan_months(question, processes(jobs))
+    answer = plan_months(question, jobs)
     checked = None if asked is None else check(answer, asked)
     if plot is not None:
         plots.save(horizon_picture(answer), plot)

@@ -101,6 +101,27 @@ def processes(jobs: int | None) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def worker_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--jobs`` and ``--scheduler``: who does the parts of an answer, which the command gets as ``jobs``."""
+
+    @click.option("--jobs", type=Count(), help="Processes; the answer is the same for any number [all cores].")
+    @click.option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Workers of a Dask cluster in the place of processes: tcp://host:8786. The answer is the same.",
+    )
+    @functools.wraps(command)
+    def chosen(*given: Any, jobs: int | None, scheduler: str | None, **values: Any) -> Any:
+        if scheduler is None:
+            return command(*given, jobs=processes(jobs), **values)
+        if jobs is not None:
+            raise UsageError("--jobs does not go with --scheduler", hint="as many workers as the cluster has")
+        require("dask", "a cluster")
+        return command(*given, jobs=scheduler, **values)
+
+    return chosen
+
+
 def picture(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Callback of an option that names a picture: what it needs is said before the work, not after it.
 

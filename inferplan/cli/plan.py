@@ -48,11 +48,11 @@ from inferplan.cli.options import (
     command_line,
     counting,
     known_engines,
-    processes,
     rank_served,
     report_options,
     suffix_callback,
     usual_engines,
+    worker_options,
 )
 from inferplan.cli.restarts import cold_start_of
 from inferplan.devices.engine import CADENCE, EngineFlags
@@ -71,6 +71,7 @@ from inferplan.planning.carried import with_media
 from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
 from inferplan.planning.plan import PARTS, Plan, complete, plan, plan_budgets
 from inferplan.planning.power import PowerBudget
+from inferplan.planning.processes import Jobs
 from inferplan.planning.question import Question, TiersTried, chains_of_sizes
 from inferplan.planning.space import Space, default_gpus
 from inferplan.reports.budgets import budgets_report
@@ -475,9 +476,6 @@ def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     return suffix_callback((".html", ".md"), "a report")(ctx, param, value)
 
 
-_JOBS = click.option("--jobs", type=Count(), help="Processes; the answer is the same for any number [all cores].")
-
-
 @click.command("plan", cls=Layered)
 @question_options
 @click.option(
@@ -485,7 +483,7 @@ _JOBS = click.option("--jobs", type=Count(), help="Processes; the answer is the 
 )
 @click.option("--against", metavar="FILE", help="An earlier plan's JSON: how much more or less this one costs.")
 @click.option("--max-rise", metavar="SHARE", help="Exit 6 when the cost is above --against by more: 5% or 0.05.")
-@_JOBS
+@worker_options
 @gets(server=FromAsked)
 @from_options
 @report_options
@@ -494,7 +492,7 @@ def plan_command(
     html: str | None,
     against: str | None,
     max_rise: str | None,
-    jobs: int | None,
+    jobs: Jobs,
     server: FromAsked | None,
     **files: str,
 ) -> Report:
@@ -515,16 +513,17 @@ def plan_command(
     earlier, most = _earlier(question, against, max_rise)
     question = anchored(question, server, **files)
     if question.budgets:
-        if jobs is not None:
+        given = click.get_current_context().params
+        if asked := [name for name in ("jobs", "scheduler") if given[name] is not None]:
             raise UsageError(
-                "--jobs does not go with several --thinking-budget",
+                f"--{asked[0]} does not go with several --thinking-budget",
                 because="each budget has a plan of its own, one after another, which is not divided among processes",
-                hint="one --thinking-budget, or no --jobs",
+                hint=f"one --thinking-budget, or no --{asked[0]}",
             )
         with counting("steps") as progress:
             report = budgets_report(question, plan_budgets(question, Steps(progress)))
         return replace(report, record={**report.record, "command": command_line()})
-    found = _planned(question, processes(jobs))
+    found = _planned(question, jobs)
     if html:
         _write(found, html)
     formed = any(click.get_current_context().params[name] for name in ("report_file", "style"))
@@ -542,14 +541,14 @@ def plan_command(
 @click.command("report", cls=Layered)
 @question_options
 @click.option("-o", "report_file", required=True, metavar="FILE", callback=page_file, help="report.html or report.md")
-@_JOBS
-def report_command(question: Question, report_file: str, jobs: int | None) -> None:
+@worker_options
+def report_command(question: Question, report_file: str, jobs: Jobs) -> None:
     """The plan as one self-contained page to share: question, plan, alternatives, plots, assumptions, formulas.
 
     Example: inferplan report llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms -o plan.html
     """
     require_together("plan", question.features | {"page"})
-    found = _planned(question, processes(jobs))
+    found = _planned(question, jobs)
     _write(found, report_file)
 
 
@@ -567,7 +566,7 @@ def _earlier(question: Question, path: str | None, rise: str | None) -> tuple[Ea
     return read_earlier(path), most
 
 
-def _planned(question: Question, jobs: int) -> Plan:
+def _planned(question: Question, jobs: Jobs) -> Plan:
     """The plan, and what is shown beside it in so many processes."""
     with counting("steps") as progress:
         steps = Steps(progress)

@@ -26,9 +26,9 @@ from inferplan.table import Report
 from inferplan.units import MOST
 from inferplan.web.commands import Answered, Options, Progress
 
-WITHHELD = frozenset({"help", "format", "timeline", "plot", "report", "rows", "update", "extra", "jobs"}) | {
-    *("from", "from-facts", "from-seconds", "send-load", "served-model", "api-key-env", "anchor-out")
-}
+WITHHELD = frozenset(
+    {"help", "format", "timeline", "plot", "report", "rows", "update", "extra", "jobs", "scheduler"}
+) | {*("from", "from-facts", "from-seconds", "send-load", "served-model", "api-key-env", "anchor-out")}
 """Options that write a file, print help, start processes or ask a server: a program that runs a command has none."""
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 

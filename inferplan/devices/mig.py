@@ -6,6 +6,7 @@ slice an eighth of the bandwidth.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from inferplan.devices.hardware import HardwareSpec, Slice
@@ -18,13 +19,15 @@ EIGHTHS = 8
 
 
 class MigProfile(Spec):
-    """One row of a table of profiles. units: multiprocessors. cache_slices: eighths of the L2. instances: of a GPU."""
+    """One row of a table of profiles. units: multiprocessors. cache_slices: eighths of the L2. instances: of a GPU.
+    starts: memory slices at which one may begin; nothing where they were not found."""
 
     units: int = Field(ge=1)
     memory: Bytes
     memory_slices: int = Field(ge=1, le=EIGHTHS)
     cache_slices: int = Field(ge=1, le=EIGHTHS)
     instances: int = Field(ge=1)
+    starts: list[int] = []
 
 
 class Device(Spec):
@@ -57,6 +60,32 @@ class MigTable(Spec):
                 hint=f"--gpu {whole.name}:{next(iter(device.profiles))}",
             )
         return device, device.profiles[name]
+
+
+def cuts(profiles: Sequence[MigProfile]) -> list[tuple[int, ...]]:
+    """Every way to cut a GPU into instances of these profiles to which none can be added, by how many of each."""
+
+    def further(at: int) -> Iterator[tuple[int, ...]]:
+        """Instances from a memory slice on."""
+        if at == EIGHTHS:
+            yield (0,) * len(profiles)
+            return
+        yield from further(at + 1)
+        for place, one in enumerate(profiles):
+            if at in one.starts and at + one.memory_slices <= EIGHTHS:
+                for rest in further(at + one.memory_slices):
+                    yield (*rest[:place], rest[place] + 1, *rest[place + 1 :])
+
+    return largest(set(further(0)))
+
+
+def largest(counts: Collection[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Those of which no other has as many of everything."""
+    found: list[tuple[int, ...]] = []
+    for one in sorted(counts, key=lambda one: (-sum(one), one)):
+        if not any(all(more >= mine for more, mine in zip(other, one)) for other in found):
+            found.append(one)
+    return found
 
 
 def instance_of(whole: HardwareSpec, name: str, table: MigTable, measured: str) -> HardwareSpec:

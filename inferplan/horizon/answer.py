@@ -14,7 +14,7 @@ import numpy.typing as npt
 from inferplan.errors import InfeasibleError
 from inferplan.horizon.programme import Programme, Solved
 from inferplan.horizon.question import Limits, Offer, Question
-from inferplan.planning.processes import run_beside
+from inferplan.planning.processes import Jobs, run_beside
 from inferplan.units import HOURS_PER_MONTH, Array
 
 MOST_WHOLE = 2500
@@ -283,8 +283,8 @@ class Answer:
         return ("unserved", name[1]) if name[0] == "unserved" else None
 
 
-def plan_months(asked: Question, jobs: int = 1) -> Answer:
-    """The machines that cost least in expectation. jobs: processes; the answer is the same with any number of them.
+def plan_months(asked: Question, jobs: Jobs = 1) -> Answer:
+    """The machines that cost least in expectation. jobs: who computes; the answer is the same.
 
     Raises ``InfeasibleError`` where the limits cannot be kept, with the limit that stands in the way.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from inferplan.catalog.limits import LimitsSpec
+from inferplan.catalog.limits import LengthsText, LimitsSpec
 from inferplan.spec import Field, Spec
 from inferplan.units import MOST_PUE, Seconds, Watts
 
@@ -59,8 +59,8 @@ class ModelSpec(LimitsSpec):
     unserved: Share | None = None
     utilisation: float = Field(default=0.8, gt=0, le=1, allow_inf_nan=False)
     model: str | None = None
-    prompt: str | None = None
-    output: str | None = None
+    prompt: LengthsText | None = None
+    output: LengthsText | None = None
 
 
 class StepSpec(Spec):

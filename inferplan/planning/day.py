@@ -30,11 +30,11 @@ from inferplan.lists import parse_values
 from inferplan.mapped import Spool, spool_for
 from inferplan.planning.agents import calls_of
 from inferplan.planning.confidence import AS_PREDICTED
-from inferplan.planning.day_work import DayWork, work_of
+from inferplan.planning.day_work import DayWork, ReplicaExtras, work_of
 from inferplan.planning.demand import Demand, require_turns
 from inferplan.planning.happened import Happened
 from inferplan.planning.paid import HOUR, Paid
-from inferplan.planning.processes import Progress, StoppedError, run_beside
+from inferplan.planning.processes import Jobs, Progress, StoppedError, run_beside
 from inferplan.planning.question import Question
 from inferplan.planning.verify import options_of
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule, require_some
@@ -48,6 +48,7 @@ from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import require_conversations, simulate
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.serving.techniques.tiers import CacheTier, require_currency
 from inferplan.traffic.block_names import Streams
 from inferplan.traffic.conversations import Floats
@@ -252,7 +253,7 @@ class PolicyDay(Paid):
         kept = np.zeros(len(done), dtype=bool)
         if records.of is None:
             kept[done] = np.concatenate([piece.attained for piece in pieces(self.result)])
-        of = np.zeros(0) if records.of is None else np.asarray(records.of)
+        of = np.zeros(0) if records.of is None else np.asarray(records.of)[sent]
         for place, (_, result) in enumerate(self.parts):
             kept[done & (of == place)] = result.attained
         return ~kept
@@ -417,6 +418,7 @@ class DayDesign:
     question: Question
     asked: DayAsked
     label: str = ""
+    speculation: Speculation = PLAIN
 
     @property
     def tariff(self) -> Tariff:
@@ -426,12 +428,12 @@ class DayDesign:
 
     def work(self) -> DayWork:
         """What a replica carries, by simulation; where turns are :func:`scattered`, as if they found nothing."""
-        profile, tiers = self.asked.profile, self.asked.tiers
+        profile, extras = self.asked.profile, ReplicaExtras(self.asked.tiers, self.speculation)
         if not scattered(self.asked, self.question):
-            return work_of(self.request, self.deployment, self.question, profile, tiers)
+            return work_of(self.request, self.deployment, self.question, profile, extras)
         uncached = with_flags(self.deployment, Flags(prefix_caching=False))
         try:
-            return work_of(self.request, uncached, self.question, profile, tiers)
+            return work_of(self.request, uncached, self.question, profile, extras)
         except InfeasibleError as error:
             because = f"{error.because}, and {self.asked.routing} routing sends later turns to replicas without them"
             raise InfeasibleError(error.what, because=because, hint=f"--routing sticky, or {error.hint}") from None
@@ -514,16 +516,15 @@ def simulate_day(
 def simulate_days(
     designs: Sequence[DayDesign],
     progress: Callable[[int], None] | None = None,
-    jobs: int = 1,
+    jobs: Jobs = 1,
     warn: Callable[[str], object] | None = None,
 ) -> list[Day]:
-    """Serve the profile, or the log, under each policy with each design, in up to ``jobs`` processes: the answer is the
-    same for any number. The rate of the question's demand does not matter.
+    """Serve the profile, or the log, under each policy with each design. jobs: who does it; the answer is the same for
+    any of them. The rate of the question's demand does not matter.
 
     progress: called with the requests that are done, of all policies together. warn: told what takes more memory than
-    it should. Ctrl-C ends it: the answer then has the
-    policies that are done, and the designs that have any. Raises ``InfeasibleError`` where a replica keeps the limits
-    under no load, ``KeyboardInterrupt`` where no policy is done.
+    it should. Ctrl-C ends it: the answer then has the policies that are done, and the designs that have any. Raises
+    ``InfeasibleError`` where a replica keeps the limits under no load, ``KeyboardInterrupt`` where no policy is done.
     """
     for one in designs:
         require_together("day", one.deployment.features | one.question.features | {"elastic"})
@@ -538,10 +539,11 @@ def simulate_days(
     works: list[DayWork] = run_beside([one.work for one in designs], jobs, kept)
     runs = [(place, policy) for place, one in enumerate(designs) for policy in one.asked.policies]
     told = Progress(len(runs), progress)
-    asks = progress is not None or 1 < jobs < len(runs)
+    asks = progress is not None or (isinstance(jobs, int) and 1 < jobs < len(runs))
     known = [requests.arrival if requests.follows is None else None, requests.prompt, requests.output]
     told_once = None if warn is None else cache(warn)
-    spools = [spool_for(known, told_once) for _ in runs]
+    far = isinstance(jobs, str)  # other machines do not see files of this one
+    spools = [None if far else spool_for(known, told_once) for _ in runs]
     kept = [*kept, *works, *(one for spool in spools if spool for one in (spool, *spool.columns))]
     tasks = [
         partial(designs[place].served, policy, works[place], requests, spools[run], told.of(run) if asks else None)
@@ -564,10 +566,15 @@ def simulate_days(
 
 
 def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Requests:
-    """The requests of the day: those of the log; or arrivals by the profile, lengths and media of the demand, or of the
-    class of each, which is drawn by the rates of the moment; or sessions that begin by it. Text that prompts share has
-    names by blocks of so many tokens. Raises ``UsageError`` without any.
-    """
+    """The requests of the day, each with its adapter where they name some. block: tokens of the names of shared text.
+    Raises ``UsageError`` without any."""
+    found, demand = _requests_of(question, asked, block), question.demand
+    return found if demand.adapters is None else found.naming(demand.adapters, asked.seed, demand.samples)
+
+
+def _requests_of(question: Question, asked: DayAsked, block: int) -> Requests:
+    """Those of the log; or arrivals by the profile, lengths and media of the demand, or of the class of each, which is
+    drawn by the rates of the moment; or sessions that begin by it."""
     if (recorded := asked.arrived) is not None:
         return recorded
     demand, classes = question.demand, question.demand.classes
@@ -580,20 +587,23 @@ def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Reques
         raise UsageError("no request arrives in the simulated time", hint="a longer --duration, or a higher --peak")
     if classes:
         of, prompt, output = drawn_of(classes, asked.seed, asked.profile.shares, step)
-        return Requests(prompt=prompt, output=output, arrival=arrival, classes=classes, of=of)
+        before = demand.output.thoughts(np.random.default_rng((asked.seed, 6)), len(arrival))
+        output = output if before is None else output + before
+        return Requests(prompt=prompt, output=output, arrival=arrival, classes=classes, of=of, before=before)
     rng = np.random.default_rng((asked.seed, 1))
     own = demand.own or demand.text or demand.prompt
-    prompt, output = own.sample(rng, len(arrival)), demand.output.sample(rng, len(arrival))
+    prompt, (output, before) = own.sample(rng, len(arrival)), demand.output.sample_parts(rng, len(arrival))
     if demand.media is not None:
         sets = demand.media.sets.sample(np.random.default_rng((asked.seed, 3)), len(arrival))
-        return Requests(prompt=prompt + sets * demand.media.tokens, output=output, arrival=arrival, media=sets)
+        prompt = prompt + sets * demand.media.tokens
+        return Requests(prompt=prompt, output=output, arrival=arrival, media=sets, before=before)
     if not demand.prefix.tokens:
-        return Requests(prompt=prompt, output=output, arrival=arrival)
+        return Requests(prompt=prompt, output=output, arrival=arrival, before=before)
     prompt = prompt + demand.prefix.tokens
     texts = np.random.default_rng((asked.seed, 2)).integers(demand.prefix.distinct, size=len(arrival)).tolist()
     common, full = [demand.prefix.tokens // block] * len(arrival), ((prompt + output - 1) // block).tolist()
     names = Streams(texts, common, range(len(arrival)), full)
-    return Requests(prompt=prompt, output=output, arrival=arrival, hashes=names, hash_block=block)
+    return Requests(prompt=prompt, output=output, arrival=arrival, hashes=names, hash_block=block, before=before)
 
 
 def _require_short(demand: Demand, span: float, context: int | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,9 +22,11 @@ from inferplan.planning.demand import lengths_of_classes, require_decodes, scree
 from inferplan.planning.design import Design, alone, best_point, design_at
 from inferplan.planning.question import Question
 from inferplan.planning.verify import slots_for
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.traffic.conversations import Floats, Ints
 from inferplan.traffic.profile import Profile
+from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import Slo
 
 MOST_MIXES = 8
@@ -66,25 +69,33 @@ class DayWork:
         return requests * self.load.expected(span) / profile.expected(span)
 
 
+class ReplicaExtras(NamedTuple):
+    """What a replica has beside its deployment. tiers: below the cache of each device. speculation: drafts."""
+
+    tiers: tuple[CacheTier, ...] = ()
+    speculation: Speculation = PLAIN
+
+
 def work_of(
     request: Request,
     deployment: Deployment,
     question: Question,
     profile: Profile,
-    tiers: tuple[CacheTier, ...] = (),
+    extras: ReplicaExtras | None = None,
 ) -> DayWork:
     """What replicas carry of a profile; it has the rates of each class where the demand has classes. All are started
-    with slots for the mix that takes most of them. tiers: below the cache of each device.
+    with slots for the mix that takes most of them.
 
     Of devices as slow as the confidence of the question says; where that has no band, or no load is small enough then,
     and nobody insists on it, as predicted. Raises ``InfeasibleError`` where a mix keeps its limits under no load.
     """
     require_decodes(question.demand, deployment.model.encodes, "a day")
+    extras = extras or ReplicaExtras()
     *surer, last = question.confidences
     for confidence in surer:
         with suppress(InfeasibleError):
-            return _work(request, deployment, question.at(confidence), profile, tiers)
-    return _work(request, deployment, question.at(last), profile, tiers)
+            return _work(request, deployment, question.at(confidence), profile, extras)
+    return _work(request, deployment, question.at(last), profile, extras)
 
 
 def _slowness(deployment: Deployment, question: Question) -> Slowness:
@@ -102,7 +113,7 @@ def _slowness(deployment: Deployment, question: Question) -> Slowness:
 
 
 def _work(
-    request: Request, deployment: Deployment, question: Question, profile: Profile, tiers: tuple[CacheTier, ...]
+    request: Request, deployment: Deployment, question: Question, profile: Profile, extras: ReplicaExtras
 ) -> DayWork:
     """The same at the confidence of the question."""
     classes, there = question.demand.classes, np.flatnonzero(np.array(profile.rates) > 0)
@@ -110,7 +121,10 @@ def _work(
     chosen, near, apart = spread_mixes(shares, np.array([one.share for one in classes]))
     asked = [_of_mix(question, mix) for mix in shares[chosen]]
     slow = [_slowness(deployment, one) for one in asked]
-    options = [replace(best_point(request, deployment, *one), tiers=tiers) for one in zip(asked, slow)]
+    options = [
+        replace(best_point(request, deployment, one, slowed, extras.speculation), tiers=extras.tiers)
+        for one, slowed in zip(asked, slow)
+    ]
     loads = [alone(option, one) for option, one in zip(options, asked)]
     slots = max(slots_for(option, one.demand, one.sizing.utilisation) for option, one in zip(options, loads))
     mixes = tuple(
@@ -155,6 +169,8 @@ def _of_mix(question: Question, shares: Floats) -> Question:
     if not classes:
         return question
     prompt, output = lengths_of_classes(classes)
+    if isinstance(whole := question.demand.output, ReasoningLengths):
+        output = replace(whole, answer=output)
     limited = any(one.slo.limits for one in classes)
     return replace(
         question,

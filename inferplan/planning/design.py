@@ -21,8 +21,10 @@ from inferplan.planning.search import cheapest_point
 from inferplan.planning.sizing import Simulations, capacity
 from inferplan.planning.verify import Verified, flags_of
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.requests import Lengths, Requests
 from inferplan.units import format_time
 
@@ -100,14 +102,18 @@ def carried_by(option: PlanOption, question: Question, simulations: Simulations)
 
 
 def best_point(
-    request: Request, deployment: Deployment, question: Question, slow: Slowness = AS_PREDICTED
+    request: Request,
+    deployment: Deployment,
+    question: Question,
+    slow: Slowness = AS_PREDICTED,
+    speculation: Speculation = PLAIN,
 ) -> PlanOption:
     """The batch with which one replica carries most within the limits, in closed form, under the token budget of its
-    engine. slow: of its devices. Raises ``InfeasibleError`` where none keeps them."""
+    engine. slow: of its devices. speculation: its drafts. Raises ``InfeasibleError`` where none keeps them."""
     little, budget = question.stream.little, deployment.engine.defaults.tier(deployment.hardware).token_budget
     percentile = little.slo.percentile
     axes = axes_for(deployment, [budget], longest_whole(deployment, little.demand, percentile))
-    grid = slow_grid(load_grid(deployment, little.demand, percentile, axes), slow, percentile)
+    grid = slow_grid(load_grid(deployment, little.demand, percentile, axes, speculation), slow, percentile)
     option = cheapest_point(PricedGrid(request, grid, None), little)
     if option is None:
         raise never(question, deployment)
@@ -118,7 +124,7 @@ def never(question: Question, deployment: Deployment) -> InfeasibleError:
     """The error that says so, with what a typical request takes alone. Raises what the simulation of that does."""
     slo, demand = question.slo, question.demand
     limits = limits_in_words(slo, demand.classes)
-    alone = mean_request(deployment, demand.prompt, demand.output)
+    alone = mean_request(deployment, demand.prompt, demand.output, demand.lora_bandwidth)
     seconds = {METRIC_NAMES[name]: float(np.sum(getattr(alone, name))) for name in slo.limits}
     takes = " and ".join(f"{name} {format_time(value, 3)}" for name, value in seconds.items())
     return InfeasibleError(
@@ -128,7 +134,11 @@ def never(question: Question, deployment: Deployment) -> InfeasibleError:
     )
 
 
-def mean_request(deployment: Deployment, prompt: Lengths, output: Lengths) -> SimulationResult:
-    """One request of mean lengths with nobody beside it, simulated."""
+def mean_request(
+    deployment: Deployment, prompt: Lengths, output: Lengths, lora_bandwidth: float | None = None
+) -> SimulationResult:
+    """One request of mean lengths with nobody beside it, simulated; it loads its adapter, where there are any."""
     tokens = [np.array([max(round(lengths.average), 1)]) for lengths in (prompt, output)]
-    return simulate(deployment, Requests(prompt=tokens[0], output=tokens[1], arrival=np.zeros(1)))
+    adapters = None if deployment.lora is None else np.zeros(1, dtype=np.int64)
+    alone = Requests(prompt=tokens[0], output=tokens[1], arrival=np.zeros(1), adapters=adapters)
+    return simulate(deployment, alone, options=Options(lora_bandwidth=lora_bandwidth))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil, floor, inf
 
 import numpy as np
@@ -23,6 +23,7 @@ from inferplan.planning.forms import settled
 from inferplan.planning.infeasible import why_none
 from inferplan.planning.machines import Bought, Kind, Machine, Need, Stock, machines
 from inferplan.planning.option import PlanOption
+from inferplan.planning.processes import Jobs, Progress, run_beside
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, cheapest_point, search
 from inferplan.planning.sizing import CAPACITY_TOLERANCE, MOST_GROWTH, Simulations
@@ -167,11 +168,11 @@ class FleetPlan:
         return self.run.steady and _keeps(run, self.question)
 
 
-def plan_fleet(question: Question, asked: FleetAsked, steps: Steps | None = None) -> FleetPlan:
+def plan_fleet(question: Question, asked: FleetAsked, steps: Steps | None = None, jobs: Jobs = 1) -> FleetPlan:
     """The cheapest mix of the kinds of GPU that carries the demand's rate within the limits.
 
-    steps: one for each replica that is simulated, and the mix. Raises ``MissingFactError`` for a rented kind without a
-    price, ``InfeasibleError`` where the stocks do not carry the load.
+    steps: one for each replica that is simulated, and the mix. jobs: who simulates the replicas. Raises
+    ``MissingFactError`` for a rented kind without a price, ``InfeasibleError`` where the stocks do not carry the load.
     """
     require_together("fleet", question.features | {"unlike"})
     _require_one_chain(question)
@@ -181,12 +182,9 @@ def plan_fleet(question: Question, asked: FleetAsked, steps: Steps | None = None
     searched = {gpu: _searched(gpu, question) for gpu in asked.gpus}
     options = {gpu: _efficient(_largest(one, question))[: asked.designs] for gpu, one in searched.items()}
     steps.more(sum(map(len, options.values())) + 1)
-    designs, unusable = list[Design](), dict[str, str]()
-    for gpu in asked.gpus:
-        found = designs_of(options[gpu], question, steps)
-        designs += found
-        if not found:
-            unusable[gpu] = _why_not(searched[gpu], options[gpu], question)
+    designs = designs_of([option for gpu in asked.gpus for option in options[gpu]], question, steps, jobs)
+    there = {one.gpu for one in designs}
+    unusable = {gpu: _why_not(searched[gpu], options[gpu], question) for gpu in asked.gpus if gpu not in there}
     question = _at_the_rate_of_people(question, designs)
     ways = [
         Way(
@@ -254,15 +252,19 @@ def _require_sold(kind: Kind, question: Question) -> None:
         )
 
 
-def designs_of(options: Sequence[PlanOption], question: Question, steps: Steps) -> list[Design]:
-    """The few replicas on a kind of GPU that are worth having, with what they carry by simulation."""
-    found = []
-    for option in options:
-        design = _simulated(option, question)
-        steps.step()
-        if design is not None:
-            found.append(design)
-    return found
+def designs_of(options: Sequence[PlanOption], question: Question, steps: Steps, jobs: Jobs = 1) -> list[Design]:
+    """The few replicas that are worth having, with what they carry by simulation."""
+    before = steps.done
+    told = Progress(len(options), lambda done: steps.at(before + done))
+
+    def simulated(place: int) -> Design | None:
+        found = _simulated(options[place], question)
+        told.of(place)(1)
+        return found
+
+    kept = [question, *(one.deployment for one in options)]
+    tasks = [partial(simulated, place) for place in range(len(options))]
+    return [one for one in run_beside(tasks, jobs, kept, told) if one is not None]
 
 
 def _why_not(searched: SearchResult, options: Sequence[PlanOption], question: Question) -> str:

@@ -11,13 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, inf
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from inferplan.catalog.bills import Offer, Tariff, cheapest_of_each_size
-from inferplan.catalog.files import device_name, load_hardware
+from inferplan.catalog.files import device_name, load_hardware, mig_table
 from inferplan.catalog.price_lists import PriceBook
+from inferplan.devices.mig import cuts, largest
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.fields import Text, ask
@@ -204,6 +206,53 @@ def machines(kind: int, offers: Sequence[Offer], sizes: Sequence[Size]) -> list[
             filled = _fillings([size.devices for size in sizes], offer.gpus)
             found += [Machine(kind, offer, 1, {s: n for s, n in zip(sizes, counts) if n}) for counts in filled]
     return found
+
+
+def mixed_machines(kind: int, offers: Sequence[Offer], whole: str, sizes: Sequence[Size]) -> list[Machine]:
+    """Machines of a kind of GPU some of which are cut into instances of several MIG profiles, or stay whole beside
+    others that are cut, filled so that no replica can be added. sizes: of replicas on instances and on whole GPUs.
+
+    Each is counted as the instances and GPUs that it then has, as those of one profile are.
+    """
+    profiles, parts = mig_table().gpus[whole].profiles, [one for one in sizes if one.gpu != whole]
+    cut = cuts([profiles[one.gpu.rpartition(":")[2]] for one in parts])
+    of_cut = [[(0,) * len(parts)]]
+    uncut = [one for one in sizes if one.gpu == whole]
+    found: list[Machine] = []
+    for offer in cheapest_of_each_size(offers):
+        while len(of_cut) <= offer.size:
+            of_cut.append(largest({tuple(map(add, one, more)) for one in of_cut[-1] for more in cut}))
+        filled = {
+            (*beside, *counts)
+            for room in range(offer.size + 1)
+            for beside in _beside([one.devices for one in uncut], room)
+            for counts in of_cut[offer.size - room]
+        }
+        for counts in largest(filled):
+            holds = {size: count for size, count in zip((*uncut, *parts), counts) if count}
+            if len({size.gpu for size in holds}) > 1:
+                found.append(Machine(kind, _cut(offer, whole, holds), 1, holds))
+    return found
+
+
+def _beside(devices: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
+    """The fillings of so many whole GPUs; of none, nothing."""
+    if not room:
+        yield (0,) * len(devices)
+    elif devices:
+        yield from _fillings(devices, room)
+
+
+def _cut(offer: Offer, whole: str, holds: Mapping[Size, int]) -> Offer:
+    """An offer of whole GPUs as what they hold, some of them cut."""
+    said = " + ".join(f"{count} x {size.gpu}" for size, count in holds.items())
+    return replace(
+        offer,
+        gpu=f"part of {whole}",
+        gpus=sum(size.devices * count for size, count in holds.items()),
+        instance=offer.instance or f"a whole {whole}",
+        note=f"{offer.note}; cut into {said}" if offer.note else f"cut into {said}",
+    )
 
 
 def _fillings(devices: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:

@@ -33,7 +33,7 @@ from inferplan.planning.infeasible import infeasible, no_error_known, only_too_l
 from inferplan.planning.largest import Carried, Runner, carried_again, most_carried
 from inferplan.planning.miss import Miss, miss_of
 from inferplan.planning.option import PlanOption
-from inferplan.planning.processes import Progress, run_beside
+from inferplan.planning.processes import Jobs, Progress, run_beside
 from inferplan.planning.question import Chain, Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
 from inferplan.planning.sizing import CAPACITY_TOLERANCE, Capacity, Simulated, Simulations, capacity
@@ -467,7 +467,7 @@ PARTS = sum(len(names) for names in _BESIDE)
 """Steps of :func:`complete`."""
 
 
-def complete(found: Plan, jobs: int, steps: Steps | None = None) -> None:
+def complete(found: Plan, jobs: Jobs, steps: Steps | None = None) -> None:
     """Work out what is shown beside a plan, in up to so many processes; it is found when it is asked for. Each part
     knows the simulations of the plan and its own, so that the answer is the same for any number of them. steps: those
     of the plan before, which know of these.

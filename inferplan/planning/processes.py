@@ -22,12 +22,21 @@ from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, NoReturn
+from uuid import uuid4
+
+from inferplan import __version__
+from inferplan.cluster import client_of
+from inferplan.errors import UsageError
 
 Task = Callable[[], Any]
 _LOOK = 0.2
 """Seconds between two looks at how much is done."""
 _TURN = 0.25
 """Seconds of a turn: some hundred times those that it takes to change."""
+_TOPIC = "inferplan"
+"""Under which workers of a cluster say how much is done."""
+_SENT = 3
+"""How often a task is sent to a cluster that loses what its workers had."""
 _OVER, _ANSWER = b"t", b"a"
 """What a process says: its turn is over; its answer follows."""
 
@@ -66,6 +75,15 @@ class Progress:
 
         return say
 
+    def at(self, place: int, done: int) -> None:
+        """So much of a task is done, by somebody who does not see this memory."""
+        self._done[place] = done
+        self.tell()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another machine tells what it does of a task to whoever gave it the task."""
+        return Progress, (len(self._done), _Report())
+
     def tell(self) -> None:
         """Say what all of them have done."""
         if self._told is not None:
@@ -92,8 +110,12 @@ class _Unpickler(pickle.Unpickler):
         return self._kept[place]
 
 
+Jobs = int | str
+"""Who does the tasks: so many processes here, or the workers of the Dask cluster whose scheduler has this address."""
+
+
 def run_beside(
-    tasks: Sequence[Task], jobs: int, kept: Sequence[object] = (), progress: Progress | None = None
+    tasks: Sequence[Task], jobs: Jobs, kept: Sequence[object] = (), progress: Progress | None = None
 ) -> list[Any]:
     """What each task gives, in order; each in a process of its own, of which up to ``jobs`` compute at a time.
 
@@ -101,14 +123,19 @@ def run_beside(
     done, of as much in all as of the others; then its turn may end. No more than ``2*jobs - 1`` tasks are begun and not
     done: so many may have to be divided. Processes are forked, which needs no start of Python; where the system has no
     fork (Windows), and for one job, all tasks run here. A task whose process was killed is begun again; one that fails
-    there, or is killed twice, is done here, so that what it raises is raised here.
+    there, or is killed twice, is done here, so that what it raises is raised here. So it is on a cluster, to which the
+    tasks travel: each worker has the code of this very release.
 
-    Raises :class:`StoppedError` on Ctrl-C, with what is done by then.
+    Raises :class:`StoppedError` on Ctrl-C, with what is done by then, ``UsageError`` for a cluster that cannot do it.
     """
-    crew = _Crew(tasks, min(jobs, len(tasks)), kept, progress or Progress(len(tasks)))
+    progress = progress or Progress(len(tasks))
+    crew: _Crew | _Cluster
+    if isinstance(jobs, str):
+        crew = _Cluster(tasks, jobs, kept, progress)
+    else:
+        crew = _Crew(tasks, min(jobs, len(tasks)), kept, progress)
     try:
-        if crew.jobs > 1 and hasattr(os, "fork"):
-            crew.run()
+        crew.run()
         for place in range(len(tasks)):
             if place not in crew.found:
                 crew.found[place] = tasks[place]()
@@ -142,7 +169,9 @@ class _Crew:
         """Tasks whose process was killed once: they are begun again."""
 
     def run(self) -> None:
-        """Every task is done, or has failed."""
+        """Every task is done, or has failed; none for one job, or where nothing can be forked."""
+        if self.jobs < 2 or not hasattr(os, "fork"):
+            return
         while self.left or self.there:
             self._let_compute()
             places = {worker.said: place for place, worker in self.there.items()}
@@ -253,11 +282,16 @@ def _answer(task: Task, place: int, into: int, kept: Sequence[object]) -> None:
     with contextlib.suppress(KeyboardInterrupt, Exception):
         found[place] = task()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    file = io.BytesIO()
-    _Pickler(file, kept).dump(found)
+    data = _packed(found, kept)
     with os.fdopen(into, "wb") as pipe:
         pipe.write(_ANSWER)
-        pipe.write(file.getbuffer())
+        pipe.write(data)
+
+
+def _packed(found: dict[int, Any], kept: Sequence[object]) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, kept).dump(found)
+    return file.getvalue()
 
 
 def _stop(*_: object) -> NoReturn:
@@ -270,7 +304,103 @@ def _understood(pipe: int, kept: Sequence[object]) -> dict[int, Any]:
     """What is written to a pipe until its end, by place; nothing where that is missing."""
     with os.fdopen(os.dup(pipe), "rb") as file:
         data = file.read()
-    found: dict[int, Any] = {}
     with contextlib.suppress(EOFError, pickle.UnpicklingError):
-        found = _Unpickler(io.BytesIO(data), kept).load()
+        return _unpacked(data, kept)
+    return {}
+
+
+def _unpacked(data: bytes, kept: Sequence[object]) -> dict[int, Any]:
+    found: dict[int, Any] = _Unpickler(io.BytesIO(data), kept).load()
     return found
+
+
+class _Cluster:
+    """The workers of a Dask cluster that do the tasks, and what they have found, by place."""
+
+    def __init__(self, tasks: Sequence[Task], scheduler: str, kept: Sequence[object], progress: Progress) -> None:
+        self.tasks, self.scheduler, self.kept, self.progress = tasks, scheduler, kept, progress
+        self.found: dict[int, Any] = {}
+
+    def run(self) -> None:
+        """Every task is done, or has failed."""
+        if not self.tasks:
+            return
+        with client_of(self.scheduler) as client:
+            self._require_same(client)
+            client.subscribe_topic(_TOPIC, self._hear)
+            for _ in range(_SENT):
+                if left := [place for place in range(len(self.tasks)) if place not in self.found]:
+                    self._begin(client, left)
+
+    def _require_same(self, client: Any) -> None:
+        """Raise ``UsageError`` unless there are workers, and each has this release."""
+        if not client.scheduler_info()["workers"]:
+            raise UsageError(f"the cluster at {self.scheduler} has no workers", hint=f"dask worker {self.scheduler}")
+        for worker, release in client.run(_release).items():
+            if release != __version__:
+                raise UsageError(
+                    f"the worker {worker} has inferplan {release}, and this is {__version__}",
+                    because="other releases have other figures",
+                    hint="the same release on every worker",
+                )
+
+    def _begin(self, client: Any, left: Sequence[int]) -> None:
+        """Each of these tasks is done, has failed, or is lost with the worker that had it."""
+        from dask.distributed import as_completed
+
+        name = uuid4().hex
+        whole = client.scatter(_sendable((self.tasks, self.kept, self.progress)), broadcast=True)
+        sent = {client.submit(_done_there, whole, place, key=f"{name}-{place}"): place for place in left}
+        for future in as_completed(sent):
+            if future.status == "finished":
+                data, done = future.result()
+                self.found |= _unpacked(data, self.kept)
+                self.progress.at(sent[future], done)
+
+    def _hear(self, event: tuple[Any, tuple[str, int]]) -> None:
+        """A worker says how much of a task is done."""
+        _, (key, done) = event
+        self.progress.at(int(key.rpartition("-")[2]), done)
+
+    def stop(self) -> None:
+        """What is not done need not be: the tasks end with the client."""
+
+    def end(self) -> None:
+        """Nobody is left."""
+
+
+def _release() -> str:
+    """On another machine: which release it has."""
+    return __version__
+
+
+def _sendable(value: object) -> bytes:
+    """As bytes, functions that have no name too."""
+    import cloudpickle
+
+    found: bytes = cloudpickle.dumps(value)
+    return found
+
+
+def _done_there(whole: bytes, place: int) -> tuple[bytes, int]:
+    """On another machine: what a task gives, by place, and how much that is; nothing where it fails."""
+    tasks, kept, progress = pickle.loads(whole)
+    found = dict[int, Any]()
+    with contextlib.suppress(Exception):
+        found[place] = tasks[place]()
+    return _packed(found, kept), progress.done(place)
+
+
+class _Report:
+    """On another machine: says now and then how much of the task in progress is done."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, done: int) -> None:
+        if monotonic() < self._next:
+            return
+        from dask.distributed import get_worker
+
+        self._next, worker = monotonic() + _LOOK, get_worker()
+        worker.log_event(_TOPIC, (str(worker.get_current_task()), done))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, floor, inf
@@ -16,14 +17,15 @@ import numpy as np
 
 from inferplan import fields
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import mig_table
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.services import ServiceEntry, SwapSpec
-from inferplan.errors import InfeasibleError, InferplanError, UsageError
+from inferplan.errors import InfeasibleError, InferplanError, MissingFactError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import METRIC_NAMES
 from inferplan.planning.design import mean_request
 from inferplan.planning.domains import Placed, Placing, Wanted
-from inferplan.planning.machines import Kind, Size, Stock, machines, size_of
+from inferplan.planning.machines import Kind, Size, Stock, machines, mixed_machines, size_of
 from inferplan.planning.sizing import NEARLY_ALONE, least, search_smallest, waited_for
 from inferplan.serving.batch_means import fewest_values, half_width
 from inferplan.serving.class_results import at_percentile, percentile_with_lost
@@ -91,7 +93,7 @@ class Member:
     @cached_property
     def alone(self) -> float:
         """Seconds of one mean request with nobody beside it."""
-        run = mean_request(self.deployment, self.prompt, self.stage.output)
+        run = mean_request(self.deployment, self.prompt, self.stage.output, self.stage.lora_bandwidth)
         if not len(run.e2el):
             raise InfeasibleError(
                 f"{self.stage.name}: a mean request never runs on {self.deployment.describe()}",
@@ -751,16 +753,30 @@ def _placing(
     sizes = {
         kind.name: list(dict.fromkeys(w.size for w in wanted.values() if w.size.gpu == kind.name)) for kind in kinds
     }
-    return Placing(
-        machines=[
-            machine
-            for place, kind in enumerate(kinds)
-            if sizes[kind.name]
-            for machine in machines(place, asked.offers(kind, asked.prices), sizes[kind.name])
-        ],
-        stocks=[kind.stock for kind in kinds],
-        wanted=wanted,
-    )
+    found = [
+        machine
+        for place, kind in enumerate(kinds)
+        if sizes[kind.name]
+        for machine in machines(place, asked.offers(kind, asked.prices), sizes[kind.name])
+    ]
+    for whole, together in _on_cut_gpus(asked, [one for each in sizes.values() for one in each]).items():
+        with suppress(MissingFactError):  # instances have a price of their own, and the GPU has none
+            offers = asked.offers(Kind(gpu=whole, owned=False), asked.prices)
+            found += mixed_machines(len(kinds), offers, whole, together)
+    return Placing(machines=found, stocks=[*(kind.stock for kind in kinds), inf], wanted=wanted)
+
+
+def _on_cut_gpus(asked: SeveralAsked, sizes: Sequence[Size]) -> dict[str, list[Size]]:
+    """By GPU the sizes of replicas that have room on one which is cut into instances, where there are several; not of
+    kinds with a stock, which is counted in instances or in whole GPUs."""
+    table, stated, found = mig_table().gpus, {kind.name for kind in asked.kinds}, dict[str, list[Size]]()
+    for size in sizes:
+        device, colon, profile = size.gpu.rpartition(":")
+        whole = device if colon else size.gpu
+        known = whole in table and (not colon or bool(table[whole].profiles[profile].starts))
+        if known and not stated & {whole, size.gpu}:
+            found.setdefault(whole, []).append(size)
+    return {whole: each for whole, each in found.items() if len({one.gpu for one in each}) > 1}
 
 
 def _bought(asked: SeveralAsked, counts: Sequence[int], lost: Sequence[int]) -> Placed:

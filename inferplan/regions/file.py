@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from inferplan.catalog.limits import LimitsSpec
+from inferplan.catalog.limits import LengthsText, LimitsSpec
 from inferplan.catalog.services import ReplicaSpec
 from inferplan.horizon.file import Factor, Money, Name
 from inferplan.spec import Field, Spec
@@ -23,8 +23,8 @@ class ServiceSpec(ReplicaSpec, LimitsSpec):
     """What runs in every region: the model, its replica, its requests and their limits."""
 
     model: str
-    prompt: str
-    output: str
+    prompt: LengthsText
+    output: LengthsText
     utilisation: float = Field(default=0.8, gt=0, le=1, allow_inf_nan=False)
 
 

@@ -42,11 +42,14 @@ from inferplan.reports.replay import (
     tiers_figure,
     with_designs,
 )
+from inferplan.reports.simulation import in_slots
 from inferplan.serving.autoscaling import Reactive
 from inferplan.serving.class_results import METRICS, at_percentile
+from inferplan.serving.result import adapters_found
 from inferplan.serving.techniques.tiers import tier_records
 from inferplan.table import Report, Table
 from inferplan.traffic.profile import DAY
+from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import Slo
 from inferplan.units import format_bytes, format_time
 
@@ -83,6 +86,7 @@ def day_report(day: Day, priced: Sequence[str] = ()) -> Report:
             "max_num_seqs": replica.flags.max_num_seqs,
             "max_num_batched_tokens": replica.flags.max_num_batched_tokens,
             "queue": replica.flags.queue,
+            "draft_tokens": replica.option.speculation.length or None,
             "bill": bill_record(day.tariff.bill(1)),
         },
         "classes": classes_record(day),
@@ -158,8 +162,9 @@ def _times(day: Day) -> list[Table]:
 def _more(day: Day, one: PolicyDay) -> dict[str, Any]:
     """What of a policy is no single figure."""
     failures = {} if day.asked.failures is None else {"failures": episode_records(one.outages)}
-    tiers = tier_records(one.result)
-    return {"classes": class_records(one) or None, "cache_tiers": tiers, "hours": _hours(day, one), **failures}
+    found = {"classes": class_records(one) or None, "cache_tiers": tier_records(one.result), "hours": _hours(day, one)}
+    adapters = None if day.question.demand.adapters is None else adapters_found(one.result)
+    return {**found, "adapters": adapters, **failures}
 
 
 def _profile(day: Day) -> dict[str, Any]:
@@ -324,6 +329,7 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         *(mix_notes(day) if classes else []),
         *replay_notes(day),
         *_scattered(day),
+        *_carried(day),
     ]
     lines += _profile_notes(day)
     if asked.cold_start is not None:
@@ -363,6 +369,24 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
     lines += filter(None, [outside_band(_rests_on(day))])
     lines += day.tariff.bill(1).remarks
     return [*lines, *day.question.prices.remarks(priced or [replica.deployment.hardware.name])]
+
+
+def _carried(day: Day) -> list[str]:
+    """Thoughts, drafts and adapters of the requests."""
+    demand, option, lines = day.question.demand, day.work.design.option, list[str]()
+    if isinstance(demand.output, ReasoningLengths):
+        before = f"{demand.output.before[0]:,.0f} tokens"
+        lines.append(f"a request writes {before} before its answer on average, and TTFT is that of the first of them")
+    if drafts := option.speculation.length:
+        lines.append(
+            f"a step verifies {drafts} drafts of each request, and yields {option.speculation.tokens:.3g} tokens"
+        )
+    lora = option.deployment.lora
+    if demand.adapters is not None and lora is not None:
+        lines.append(f"requests name {demand.adapters.describe()}, of rank {lora.rank}")
+        each = [(one.policy, adapters_found(one.result)) for one in day.policies]
+        lines += [f"{name}: {in_slots(found, lora.slots)}" for name, found in each if found and found["hit_rate"]]
+    return lines
 
 
 def _profile_notes(day: Day) -> list[str]:

@@ -13,7 +13,9 @@ from inferplan.planning.machines import OWNED, Machine
 from inferplan.planning.several import Alone, Member, SeveralPlan, Tried, keeps_own
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.known_error import Served, error_notes, error_record
+from inferplan.reports.simulation import in_slots
 from inferplan.serving.class_results import PERCENTILES, at_percentile
+from inferplan.serving.result import adapters_found
 from inferplan.serving.tandem import Answers
 from inferplan.table import Report, Table
 from inferplan.traffic.stages import host_of, rate_of_stage, reach
@@ -113,6 +115,7 @@ def _model(plan: SeveralPlan, place: int) -> list[Figure]:
         *(Figure(f"{n}_mean_s", run and run.percentiles(f"{n}_s")["mean"]) for n in _NAMES),
         Figure("slo", {f"{name}_s": limit for name, limit in limits.items()}),
         Figure("goodput_requests_per_s", run and run.goodput),
+        Figure("adapters", run and adapters_found(run)),
         Figure("keeps_the_limits", keeps, "keeps", text=("yes" if limits else "-") if keeps else "no"),
         Figure("binding", plan.binding[place]),
         *_while_lost(plan, place),
@@ -226,8 +229,10 @@ def _machines(plan: SeveralPlan) -> list[list[Figure]]:
 def _machine(plan: SeveralPlan, content: _Content) -> list[Figure]:
     machine, several = content.machine, plan.asked.domains > 1
     gpu = next(iter(machine.holds)).gpu
+    if any(size.gpu != gpu for size in machine.holds):
+        gpu = gpu.partition(":")[0]
     offer, gpus, owned = machine.offer, machine.gpus * content.number, machine.offer.source == OWNED
-    sizes = {member.stage.name: member.size.devices for member in plan.asked.members if member.gpu == gpu}
+    sizes = {member.stage.name: member.size.devices for member in plan.asked.members if member.size in machine.holds}
     idle = gpus - sum(sizes[name] * number for name, number in content.inside.items())
     held = ", ".join(f"{number} x {_with_sharers(plan, name)}" for name, number in content.inside.items())
     return [
@@ -325,7 +330,7 @@ def _notes(plan: SeveralPlan) -> list[str]:
             f"replicas are sized for {1 / asked.utilisation:.3g} times the load (--utilisation "
             f"{asked.utilisation:g}); latencies are for the load itself, in simulation"
         )
-    lines += _spread(plan)
+    lines += [*_spread(plan), *_adapters(plan)]
     if any(stage.after is not None for stage in asked.stages):
         lines.append("a model whose answers may be passed on shows nothing until its answer is complete and judged")
     if any(stage.shares is not None for stage in asked.stages):
@@ -380,6 +385,17 @@ def _spread(plan: SeveralPlan) -> list[str]:
     return lines
 
 
+def _adapters(plan: SeveralPlan) -> list[str]:
+    """Of models whose requests name adapters: how often these were there."""
+    lines = []
+    for member, one in zip(plan.asked.members, plan.run.asked):
+        named, lora = member.stage.adapters, member.deployment.lora
+        found = None if one.run is None else adapters_found(one.run)
+        if named is not None and lora is not None and found is not None and found["hit_rate"] is not None:
+            lines.append(f"{member.stage.name}: {named.describe()}, of rank {lora.rank}; {in_slots(found, lora.slots)}")
+    return lines
+
+
 def _turns(plan: SeveralPlan) -> list[str]:
     """Of models of which one at a time is awake: what a switch takes."""
     lines = []
@@ -413,5 +429,6 @@ def _offers(used: Sequence[tuple[Machine, int]], prices: PriceBook) -> list[str]
 def _sold(machine: Machine, count: int, prices: PriceBook) -> Bill:
     """Machines as they are sold, beside as many GPUs together at the list that bills are compared with."""
     offer = machine.offer
-    sold = Tariff(offers=(offer,), devices=offer.size, listed=prices.listed(offer.gpu))
+    cut = len({size.gpu for size in machine.holds}) > 1  # no list has such a machine
+    sold = Tariff(offers=(offer,), devices=offer.size, listed=() if cut else prices.listed(offer.gpu))
     return sold.bill(machine.units * count)

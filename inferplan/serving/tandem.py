@@ -46,7 +46,8 @@ def simulate_stage(deployment: Deployment, draw: Draw, limits: Slo, before: Aske
     who, requests = _coming(draw, before)
     if not len(who):
         return _answered(draw, who, None)
-    return _answered(draw, who, simulate(deployment, requests, options=Options(slo=limits, trim=True)))
+    options = Options(slo=limits, trim=True, lora_bandwidth=draw.lora_bandwidth)
+    return _answered(draw, who, simulate(deployment, requests, options=options))
 
 
 def ask_together(members: Sequence[tuple[Deployment, Draw, Slo]], swap: Swap | None = None) -> list[Asked]:
@@ -63,7 +64,8 @@ def _coming(draw: Draw, before: Asked | None) -> tuple[Ints, Requests]:
     sent = draw.arrival if before is None else before.finish
     coming = np.flatnonzero(draw.asked & np.isfinite(sent))
     who = coming[np.argsort(sent[coming], kind="stable")]
-    return who, Requests(prompt=draw.prompt[who], output=draw.output[who], arrival=sent[who])
+    named = None if draw.adapters is None else draw.adapters[who]
+    return who, Requests(prompt=draw.prompt[who], output=draw.output[who], arrival=sent[who], adapters=named)
 
 
 def _answered(draw: Draw, who: Ints, run: SimulationResult | None) -> Asked:

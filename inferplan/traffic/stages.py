@@ -9,6 +9,7 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.traffic.conversations import Ints
+from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo
 from inferplan.units import Array, BoolArray
 
@@ -33,6 +34,10 @@ class ModelStage:
     rate: float | None = None
     after: int | None = None
     share: float = 1.0
+    adapters: Popularity | None = None
+    """Which adapters its requests name, each of them one."""
+    lora_bandwidth: float | None = None
+    """Bytes a second at which a device loads one; ``None``: its host link on file."""
     limits: Slo = field(default_factory=Slo)
     answer: Slo = field(default_factory=Slo)
     shares: int | None = None
@@ -117,12 +122,15 @@ class Draw:
     """What is drawn once for a stage and does not depend on who serves it, for each request of its stream.
 
     asked: whether the request comes to this stage. prompt, output: tokens. arrival: of the stream, in seconds.
+    adapters: that each names, where they name any, and bytes a second at which one is loaded.
     """
 
     asked: BoolArray
     prompt: Ints
     output: Ints
     arrival: Array
+    adapters: Ints | None = None
+    lora_bandwidth: float | None = None
 
 
 def draws(stages: Sequence[ModelStage], counts: Sequence[int], seed: int = 0) -> list[Draw]:
@@ -147,7 +155,16 @@ def draws(stages: Sequence[ModelStage], counts: Sequence[int], seed: int = 0) ->
             drawn = chance[stage.after]
             arrival, asked = before.arrival, before.asked & (drawn >= low) & (drawn < high)
             prompt = before.prompt if stage.prompt is None else stage.prompt.sample(rng, count)
-        found.append(Draw(asked=asked, prompt=prompt, output=stage.output.sample(rng, count), arrival=arrival))
+        found.append(
+            Draw(
+                asked=asked,
+                prompt=prompt,
+                output=stage.output.sample(rng, count),
+                arrival=arrival,
+                adapters=None if stage.adapters is None else stage.adapters.draw(count, seed * len(stages) + place),
+                lora_bandwidth=stage.lora_bandwidth,
+            )
+        )
     return found
 
 

@@ -48,6 +48,63 @@ def test_the_record_adds_up(run: Run, tmp_path: Path) -> None:
     assert sum(count for one in record["machines"] for count in one["replicas"].values()) == record["devices"]
 
 
+def test_lengths_are_numbers_too(run: Run, tmp_path: Path) -> None:
+    """``prompt: 256`` is what ``prompt: "256"`` is; true and half a token are no length."""
+    models = [FIRST.replace("rate", "replicas: 2, rate")]
+    models += [one.replace("'", "") for one in models]
+    as_text, as_number = (run("several", file(tmp_path, one), *PRICE, "--format", "json").json for one in models)
+    assert as_number == as_text
+    for wrong in ("true", "256.5"):
+        ran = run("several", file(tmp_path, FIRST.replace("'256'", wrong)), *PRICE)
+        assert ran.code == 2 and "models.0.prompt" in ran.err
+
+
+def test_requests_name_adapters(run: Run, tmp_path: Path) -> None:
+    """Shares of 6/11, 3/11 and 2/11 of three adapters: one slot has the next with the sum of their squares, 49/121.
+
+    Requests take 30 ms and come once a second, so that nearly none waits for the slot of another adapter.
+    """
+    named = "rate: 1, replicas: 1, adapters: {rank: 16, slots: 1, named: 3, skew: 1, bandwidth: 25 GB/s}"
+    models = [FIRST.replace("rate: 6", named).replace("'32'", "2"), SECOND.replace("share: 0.5", "share: 0.25")]
+    with_one = run("several", file(tmp_path, *models), *PRICE, "--format", "json").json
+    first, second = with_one["models"]
+    assert first["adapters"]["hit_rate"] == pytest.approx(49 / 121, abs=0.02)
+    assert first["adapters"]["loaded"] == pytest.approx(first["requests"]["arrived"] * 72 / 121, rel=0.05)
+    assert second["adapters"] is None and second["replica"]["lora"] is None
+    assert (
+        "small: 3 adapters of popularity rank^-1, of rank 16; 4" in run("several", file(tmp_path, *models), *PRICE).out
+    )
+    ran = run("several", file(tmp_path, *models[:1], BESIDE), *PRICE)
+    assert ran.code == 2 and "small shares its GPUs with another model" in ran.err
+
+
+SMALL = "{name: small, model: llama-3.2-1b, gpu: 'h100-sxm:1g.10gb', rate: 1, prompt: 64, output: 4, replicas: 4}"
+MID = "{name: mid, model: llama-3.1-8b, gpu: 'h100-sxm:3g.40gb', rate: 1, prompt: 64, output: 4, replicas: 1}"
+ONE = "{name: one, model: llama-3.1-8b, gpu: h100-sxm, rate: 1, prompt: 64, output: 4, replicas: 2}"
+
+
+@for_each(
+    ("models", "gpus", "more"),
+    [
+        ((SMALL, MID), 1, ()),  # 4 x 1 + 4 memory slices of 8
+        ((SMALL.replace("4}", "5}"), MID), 2, ()),  # a fifth has no room
+        ((SMALL.replace("4}", "25}"), MID.replace("1}", "5}"), ONE), 8, ()),  # 25 + 20 of 48 slices on six, and two
+        ((SMALL, MID), 2, ("--surge", "1")),
+        ((SMALL, MID), 2, ("--rent", "h100-sxm:1g.10gb=70")),  # a stock of instances is one of its own
+    ],
+)
+def test_instances_of_several_profiles_share_a_gpu(
+    run: Run, tmp_path: Path, models: tuple[str, ...], gpus: int, more: tuple[str, ...]
+) -> None:
+    """GPUs at 2 USD/h one by one; 1g.10gb takes one memory slice of eight, 3g.40gb four (nvidia-smi mig -lgipp)."""
+    found = run("several", file(tmp_path, *models), "--price", "h100-sxm=2", *more, "--format", "json").json
+    assert found["cost_per_hour"] == 2.0 * gpus
+    inside = [one["replicas"] for one in found["machines"]]
+    assert sum(one.get("small", 0) for one in inside) == found["models"][0]["replicas"]
+    assert sum(one["gpus"] - one["idle_gpus"] for one in found["machines"]) == found["devices"]
+    assert {one["gpu"].partition(":")[0] for one in found["machines"]} == {"h100-sxm"}
+
+
 def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
     path = file(
         tmp_path, FIRST.replace("rate: 6", "rate: 6, replicas: 2"), SECOND.replace("share", "replicas: 2, share")

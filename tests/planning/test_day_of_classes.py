@@ -26,7 +26,9 @@ from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.profile import Profile
+from inferplan.traffic.reasoning import outputs_of
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic, TrafficClass
+from inferplan.traffic.thoughts import ThoughtsAsked
 from inferplan.work.parallel import Parallelism
 
 REQUEST = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True)
@@ -233,16 +235,33 @@ def test_each_step_has_the_replicas_of_its_mix() -> None:
     assert work.busiest.shares == (0.0, 1.0)
 
 
+def test_requests_of_classes_think_before_they_answer() -> None:
+    """200 tokens and a marker before answers of 24 and 64: a replica carries half as many of either mix."""
+    two = replace(SHIFTS, starts=(0.0, 300.0), rates=(20.0, 20.0), of_class=((20.0, 0.0), (0.0, 20.0)), end=600.0)
+    plain = of_mix(two, 600.0)
+    output = outputs_of(ThoughtsAsked(tokens="200"), plain.demand.output)
+    thinking = replace(plain, demand=replace(plain.demand, output=output))
+    sent = day_requests(thinking, DayAsked(profile=two, span=600.0, policies=("static",)))
+    assert sent.of is not None and sent.before is not None
+    assert set(sent.before.tolist()) == {201}
+    assert {(of, total) for of, total in zip(sent.of.tolist(), sent.output.tolist())} == {(0, 225), (1, 265)}
+    loads = [work_of(REQUEST, assemble(REQUEST), one, two).load.rates for one in (plain, thinking)]
+    assert all(1.8 * less < more < 2.4 * less for less, more in zip(*loads))
+
+
 def test_late_by_hand() -> None:
-    """Chat in 0.4 s and 0.6 s to its first token, batch in 3 s and 5 s in all: one of each is late."""
-    records = Records(arrival=[0.0] * 4, prompt=[8] * 4, output=[11] * 4)
-    records.classed((CHAT, BATCH), np.array([0, 0, 1, 1]))
+    """Chat in 0.4 s and 0.6 s to its first token, batch in 3 s and 5 s in all: one of each is late. Two more of chat
+    were never sent, and count nowhere."""
+    records = Records(arrival=[0.0] * 6, prompt=[8] * 6, output=[11] * 6)
+    records.classed((CHAT, BATCH), np.array([0, 0, 1, 1, 0, 0]))
     for request, (first, finish) in enumerate([(0.4, 0.5), (0.6, 0.7), (2.0, 3.0), (2.0, 5.0)]):
         records.first[request], records.finish[request], records.status[request] = first, finish, FINISHED
-    result = SimulationResult(records=records, meters=[], closed=False, slo=Slo(ttft=0.5, tpot=0.015, e2el=4.0))
+    slo = Slo(ttft=0.5, tpot=0.015, e2el=4.0)
+    result = SimulationResult(records=records, meters=[], closed=False, slo=slo, cooldown=2)
     tariff = price_book(stated=["h100-sxm=2.00"]).require("h100-sxm", 1)
     scaling = Schedule(changes=((0.0, 1),))
     one = PolicyDay(policy="static", scaling=scaling, result=result, span=60.0, tariff=tariff, work=1.0)
+    assert one.late.tolist() == [False, True, False, True]
     assert one.missed == pytest.approx(0.5)
     assert [float(np.mean(part.attained)) for _, part in one.parts] == [0.5, 0.5]
 

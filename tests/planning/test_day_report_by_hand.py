@@ -53,7 +53,11 @@ def day(*policies: Any, **more: Any) -> Any:
     )
     design = SimpleNamespace(
         deployment=deployment, rate=2.5, broken="ttft", requests=9.5,
-        option=SimpleNamespace(slow=SimpleNamespace(step=1.25)),
+        option=SimpleNamespace(
+            slow=SimpleNamespace(step=1.25),
+            speculation=SimpleNamespace(length=0),
+            deployment=SimpleNamespace(lora=None),
+        ),
         flags=SimpleNamespace(max_num_seqs=64, max_num_batched_tokens=2048, queue="fcfs"),
     )  # fmt: skip
     asked: dict[str, Any] = {
@@ -62,7 +66,15 @@ def day(*policies: Any, **more: Any) -> Any:
             name="day.csv", source="", classes=(), end=86400.0, starts=[0.0, 43200.0, 64800.0], rates=[1, 2, 4],
             peak=4.0, mean=2.0),
     }  # fmt: skip
-    demand: dict[str, Any] = {"classes": (), "media": None, "arrivals": "poisson", "queue": "fcfs", "samples": 1}
+    demand: dict[str, Any] = {
+        "classes": (),
+        "media": None,
+        "arrivals": "poisson",
+        "queue": "fcfs",
+        "samples": 1,
+        "adapters": None,
+        "output": None,
+    }
     question = SimpleNamespace(
         slo=Slo(ttft=0.5, percentile=95.0), demand=SimpleNamespace(**demand | more.pop("demand", {})),
         sizing=SimpleNamespace(utilisation=0.8, confidence=0.5),
@@ -262,6 +274,7 @@ def test_a_day_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert whole.record["replica"] == {
         "requests_per_s": 2.5, "breaks_first": "ttft", "confidence": 0.5, "step_times": 1.25, "utilisation": 0.8,
         "requests_in_it": 9.5, "max_num_seqs": 64, "max_num_batched_tokens": 2048, "queue": "fcfs", "bill": "bill",
+        "draft_tokens": None,
     }  # fmt: skip
     assert whole.record["profile"] == {
         "name": "day.csv", "source": "", "classes": [], "steps": 3, "period_s": 86400.0, "peak_requests_per_s": 4.0,

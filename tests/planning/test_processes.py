@@ -7,17 +7,21 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from inferplan import mapped
 from inferplan.catalog.assemble import assemble
+from inferplan.cli import cli
+from inferplan.errors import UsageError
 from inferplan.planning import processes
-from inferplan.planning.day import DayAsked, DayDesign, simulate_days
+from inferplan.planning.day import DayAsked, DayDesign, PolicyDay, simulate_days
 from inferplan.planning.plan import complete, plan
 from inferplan.planning.processes import Progress, StoppedError, run_beside
 from inferplan.reports.plan_record import plan_record
@@ -28,6 +32,20 @@ from tests.planning.test_confidence import asked
 from tests.planning.test_day import PEAKS, REQUEST, question
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+FLEET = """fleet llama-3.1-8b --prices aws-us-east-1 --rate 40 --prompt 1024 --output 256 --ttft 1s --tpot 50ms
+    --own a100-80gb-sxm=2 --rent l40s --designs 1"""
+MONTHS = """
+begin: 2027-01
+months: 3
+scenarios: {low: {chance: 0.5}, high: {chance: 0.5}}
+kinds: {a: {gpus: 1}}
+models: {chat: {replicas: {a: {rate: 10}}}}
+demand: [{model: chat, region: eu, rate: 25, growth: {low: 0, high: 0.5}}]
+offers:
+  - {kind: a, region: eu, term: on-demand, per_hour: 10}
+  - {kind: a, region: eu, term: reserved, months: 3, per_hour: 6}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -213,8 +231,118 @@ def test_a_day_is_the_same_in_turns_in_files_and_in_memory(monkeypatch: pytest.M
         (other,) = simulate_days([design], jobs=jobs)
         for one, two in zip(alone.policies, other.policies):
             assert two.result.records.spool is not None
-            for name in ("arrival", "prompt", "output", "admitted", "first", "finish", "status"):
-                first, second = (np.asarray(getattr(of.result.records, name)) for of in (one, two))
-                np.testing.assert_array_equal(first, second)
-            assert one.lives == two.lives and one.percentile("ttft", 95.0) == two.percentile("ttft", 95.0)
-            assert np.array_equal(one.late, two.late)
+            require_same(one, two)
+
+
+def require_same(one: PolicyDay, two: PolicyDay) -> None:
+    for name in ("arrival", "prompt", "output", "admitted", "first", "finish", "status"):
+        first, second = (np.asarray(getattr(of.result.records, name)) for of in (one, two))
+        np.testing.assert_array_equal(first, second)
+    assert one.lives == two.lives and one.percentile("ttft", 95.0) == two.percentile("ttft", 95.0)
+    assert np.array_equal(one.late, two.late)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two workers of one thread each."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as found:
+        yield found
+
+
+class Kept:
+    """What both machines have, and can be told from another one like it."""
+
+
+def test_workers_of_a_cluster_do_what_processes_do(cluster: Any) -> None:
+    """Three tasks of six pieces on two workers, none of them here; what they were given is still that object."""
+    kept, heard = Kept(), list[int]()
+    progress = Progress(3, heard.append)
+
+    def task(place: int) -> tuple[int, Kept, int]:
+        for done in range(1, 7):
+            progress.of(place)(done)
+        return place, kept, os.getpid()
+
+    found = run_beside([partial(task, place) for place in range(3)], cluster.scheduler_address, [kept], progress)
+    assert [place for place, _, _ in found] == [0, 1, 2]
+    assert all(one is kept for _, one, _ in found)
+    assert os.getpid() not in {process for _, _, process in found}
+    assert heard[-1] == 18
+
+
+def test_a_worker_of_a_cluster_that_is_killed_loses_nothing(cluster: Any, tmp_path: Path) -> None:
+    """Each worker is killed while it does a task for the first time: another one, or this process, does it again."""
+
+    def task(place: int) -> int:
+        begun = tmp_path / str(place)
+        if place < 2 and not begun.exists():
+            begun.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return place * place
+
+    found = run_beside([partial(task, place) for place in range(4)], cluster.scheduler_address)
+    assert found == [0, 1, 4, 9]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_a_worker_of_a_cluster_raises_is_raised_here(cluster: Any) -> None:
+    def fails() -> None:
+        raise ZeroDivisionError(os.getpid())
+
+    with pytest.raises(ZeroDivisionError, match=str(os.getpid())):
+        run_beside([int, fails], cluster.scheduler_address)
+
+
+def test_ctrl_c_keeps_what_a_cluster_has_done(cluster: Any) -> None:
+    """The second task goes on until somebody stops it, and is told to have come at least so far."""
+
+    def told(done: int) -> None:
+        if done > 10:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    progress = Progress(2, told)
+
+    def forever() -> None:
+        for done in range(100):
+            time.sleep(0.1)
+            progress.of(1)(done)
+
+    with pytest.raises(StoppedError) as stopped:
+        run_beside([lambda: "done", forever], cluster.scheduler_address, progress=progress)
+    assert stopped.value.found == {0: "done"}
+    assert progress.done(1) > 10
+
+
+def test_a_cluster_without_workers_or_of_another_release_is_refused(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "__version__", "0.0.1")
+    with pytest.raises(UsageError, match=r"0\.0\.1"):
+        run_beside([int, int], cluster.scheduler_address)
+    nobody = pytest.importorskip("distributed").LocalCluster(n_workers=0, dashboard_address=":0")
+    with nobody, pytest.raises(UsageError, match="no workers"):
+        run_beside([int, int], nobody.scheduler_address)
+
+
+@for_each("command", ["horizon months.yaml", FLEET])
+def test_a_cluster_gives_the_answer_of_one_process(
+    command: str, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole reports, to the last digit."""
+    monkeypatch.chdir(tmp_path)
+    Path("months.yaml").write_text(MONTHS)
+    here, there = (
+        CliRunner().invoke(cli, [*command.split(), "--format", "json", *who], catch_exceptions=False).stdout
+        for who in (["--jobs", "1"], ["--scheduler", cluster.scheduler_address])
+    )
+    assert len(here) > 1000 and here == there
+
+
+def test_a_cluster_serves_a_day_as_one_process_does(cluster: Any) -> None:
+    """Every time and outcome of every request of every policy, to the last bit."""
+    of_day = DayAsked(profile=PEAKS, span=600.0, cold_start=ColdStart(rest=60.0))
+    design = DayDesign(request=REQUEST, deployment=assemble(REQUEST), question=question(), asked=of_day)
+    (here,), (there,) = (simulate_days([design], jobs=jobs) for jobs in (1, cluster.scheduler_address))
+    for one, two in zip(here.policies, there.policies, strict=True):
+        require_same(one, two)

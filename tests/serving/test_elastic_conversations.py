@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf, isnan
 
@@ -79,10 +80,28 @@ class Servers:
         return self.ends[server][-answers:]
 
 
-def replayed(sent: Requests, routing: str) -> dict[int, tuple[float, float]]:
-    """When each request was sent and done."""
+Ends = dict[int, tuple[float, float]]
+"""When each request was sent and done."""
+
+
+def next_turn(done: int, found: Ends) -> dict[int, float]:
+    """The next of the conversation, which waits for this one alone."""
+    return {done + 1: found[done][1]} if done % TURNS < TURNS - 1 else {}
+
+
+def next_call(done: int, found: Ends) -> dict[int, float]:
+    """Of :func:`agents`: both sub-agents wait for the first call, the last call for both of them."""
+    first = done - done % TURNS
+    both = {first + 1, first + 2}
+    if done == first:
+        return dict.fromkeys(both, found[done][1])
+    return {first + 3: max(found[one][1] for one in both)} if done in both and both <= found.keys() else {}
+
+
+def replayed(sent: Requests, routing: str, following: Callable[[int, Ends], dict[int, float]] = next_turn) -> Ends:
+    """following: which requests wait for no other once one is served, and since when, before they think."""
     assert sent.arrival is not None and sent.think is not None
-    servers, found = Servers(routing), dict[int, tuple[float, float]]()
+    servers, found = Servers(routing), Ends()
     events: list[tuple[float, str, int]] = [(at, "change", count) for at, count in CHANGES[1:]]
     events += [(at, "sent", index) for index, at in enumerate(sent.arrival.tolist()) if not isnan(at)]
     heapq.heapify(events)
@@ -96,8 +115,8 @@ def replayed(sent: Requests, routing: str) -> dict[int, tuple[float, float]]:
         else:
             (end,) = servers.serve(time, which // TURNS)
             found[which] = time, end
-            if which % TURNS < TURNS - 1:
-                heapq.heappush(events, (end + float(sent.think[which + 1]), "sent", which + 1))
+            for one, ready in following(which, found).items():
+                heapq.heappush(events, (ready + float(sent.think[one]), "sent", one))
     return found
 
 
@@ -131,31 +150,12 @@ def agents(seed: int) -> Requests:
 def test_every_call_is_sent_and_done_when_a_replay_says(routing: Routing) -> None:
     for seed in range(3):
         sent = agents(seed)
-        assert sent.arrival is not None and sent.think is not None
         fleet = Fleet(routing=routing, scaling=Schedule(changes=CHANGES, cold_start=COLD))
         run = simulate(plain(slots=1), sent, Flags(max_num_seqs=1), Options(fleet=fleet))
-        servers, ends, expected = Servers(routing), dict[int, float](), list[tuple[float, float]]()
-        events: list[tuple[float, str, int]] = [(at, "change", count) for at, count in CHANGES[1:]]
-        events += [(at, "sent", index) for index, at in enumerate(sent.arrival.tolist()) if not isnan(at)]
-        heapq.heapify(events)
-        while events:
-            time, what, which = heapq.heappop(events)
-            if what == "change":
-                for at, server in servers.change(time, which):
-                    heapq.heappush(events, (at, "ready", server))
-            elif what == "ready":
-                servers.taking += [which] if which in servers.there else []
-            else:
-                (ends[which],) = servers.serve(time, which // 4)
-                expected.append((time, ends[which]))
-                first = which - which % 4
-                following = {0: [1, 2], 3: []}.get(which % 4, [3] if {first + 1, first + 2} <= ends.keys() else [])
-                for call in (first + one for one in following):
-                    ready = max(ends[one] for one in ((first,) if call < first + 3 else (first + 1, first + 2)))
-                    heapq.heappush(events, (ready + float(sent.think[call]), "sent", call))
+        expected = sorted(replayed(sent, routing, next_call).values())
+        assert len(expected) == COUNT * TURNS == run.counts["finished"]
         found = sorted(zip(run.records.arrival, run.records.finish))
-        assert len(expected) == COUNT * 4 == run.counts["finished"]
-        assert np.array(found) == pytest.approx(np.array(sorted(expected)), rel=CLOSE, abs=0.05)
+        assert np.array(found) == pytest.approx(np.array(expected), rel=CLOSE, abs=0.05)
 
 
 def test_who_gives_up_before_a_replica_is_there() -> None:

@@ -98,6 +98,25 @@ def test_two_turns_and_two_subagents_by_hand() -> None:
     assert (found.calls[0], found.prompt_tokens[0], found.output_tokens[0], found.cached[0]) == (4, 76, 6, 11)
 
 
+def test_a_session_of_a_thousand_calls_by_hand() -> None:
+    """Each prompt is the one before it, its answer of 3 tokens and 4 new ones, 5 s after that answer. In whole blocks
+    of 64 the cache has what was computed, all but the last token of an answer; the rest is a step, and two more of one
+    token follow."""
+    tool = NextCall(prompt=fixed(4), time=ThinkTime(mean=5.0))
+    agent = Agent(turns=fixed(1000), system=0, first=fixed(10), output=fixed(3), tool=tool)
+    kind = SessionKind(name="long", share=1.0, agent=agent)
+    sent = SessionTraffic(kinds=(kind,), arrivals=ClosedLoop(concurrency=1), sessions_count=1).requests()
+    run = simulate(plain(prefix_caching=True), sent)
+    prompts = [10 + 7 * call for call in range(1000)]
+    cached = [0, *((prompt + 2) // 64 * 64 for prompt in prompts[:-1])]
+    model = sum(seconds(prompt - known, 1, 1) for prompt, known in zip(prompts, cached))
+    found = figures(run)
+    assert sorted(np.asarray(run.records.prompt).tolist()) == prompts
+    assert (found.calls[0], found.cached[0], found.tools[0]) == (1000, sum(cached), pytest.approx(999 * 5.0))
+    assert found.model[0] == pytest.approx(model, rel=CLOSE)
+    assert found.duration[0] == pytest.approx(model + 999 * 5.0, rel=CLOSE)
+
+
 def test_a_gap_of_a_user_is_told_from_one_of_a_tool() -> None:
     """A user reads for 5 s while a call in the background runs for the first 2 s of it: 3 s of reading alone."""
     calls = [(10, 1, -1, 0.0), (10, 1, 0, 0.0), (10, 1, 0, 5.0)]  # 2 s each; the second is waited for by nobody
