@@ -63,6 +63,6 @@ def power_cap(hardware: HardwareSpec, watts: float) -> PowerCap:
             f"a cap of {watts:g} W is below what the law of clocks covers on {hardware.name}",
             because=f"{shares.static + shares.memory:.1%} of its TDP of {tdp:g} W, {lowest:.1f} W, are drawn at any "
             "clock by a kernel that reads memory at full rate",
-            hint=f"--power-cap {int(lowest) + 1}W or more",
+            hint=f"--power-cap {int(lowest) + 1}W or more, up to {tdp:g}W",
         )
     return PowerCap(watts=watts, tdp=tdp, shares=shares)

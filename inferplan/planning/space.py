@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -22,13 +23,14 @@ from inferplan.catalog.assemble import (
 from inferplan.catalog.backends import Backends, kernels_run, with_backends
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadAsked
+from inferplan.catalog.power import power_cap
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.quality import left_out, require_kept
 from inferplan.devices.anchors import Anchor, System
 from inferplan.devices.cadence import cadence_of, require_closed_form
 from inferplan.devices.engine import EngineFlags
 from inferplan.devices.releases import REDUCED, role_of
-from inferplan.errors import InferplanError, UsageError
+from inferplan.errors import InferplanError, MissingFactError, UsageError
 from inferplan.estimate.anchoring import system_of, with_anchor
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.formats import default_quants, native_precision
@@ -86,6 +88,7 @@ class Space:
         if self.placed:
             self._require_placed()
         self._require_cadence()
+        self._require_caps()
         if self.quality is not None:
             require_kept(_model(self.base.model), self.quants or (), self.quality)
         if self.base.lora.any:
@@ -112,6 +115,22 @@ class Space:
                 "the --prefill-... options describe a pool of its own for prompts, and --aggregated has none",
                 hint="leave one of them out",
             )
+
+    def _require_caps(self) -> None:
+        """Raise ``UsageError`` where every cap is below what can be set on any of the devices."""
+        refused: list[UsageError] = []
+        for cap, gpu in itertools.product(self.caps, self.gpus):
+            with suppress(MissingFactError):
+                hardware = load_hardware(gpu)
+                if cap >= hardware.tdp:
+                    return
+                try:
+                    power_cap(hardware, cap)
+                    return
+                except UsageError as error:
+                    refused.append(error)
+        if refused:
+            raise refused[0]
 
     def _require_cadence(self) -> None:
         """Raise ``UsageError`` for flags about the cadence of prompts that no engine of the space heeds."""

@@ -25,6 +25,7 @@ SIMULATE = "simulate llama-3.1-8b --gpu h100-sxm --rate 2 --requests 20"
         (f"{ESTIMATE} --power-cap 0W", "--power-cap must be more than 0"),
         (f"{ESTIMATE} --power-cap 900W", "above what h100-sxm draws"),
         (f"{ESTIMATE} --power-cap 300W", "below what the law of clocks covers"),
+        (f"{PLAN} --power-cap 1W", "--power-cap 318W or more, up to 700W"),  # 0.453 of the data sheet's 700 W
         (f"{ESTIMATE} --carbon DEX", "no grams of CO2 a kWh are on file"),
         (f"{SIMULATE.replace('llama-3.1-8b', 'whisper-large-v3')} --energy", "an encoder-decoder"),
         (f"{ESTIMATE.replace('h100-sxm', 'tpu-v6e')} --memory 30GB --ideal --energy", "the power of tpu-v6e"),
