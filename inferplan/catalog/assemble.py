@@ -400,7 +400,7 @@ def _require_loaded(request: Request, model: ModelSpec, hardware: HardwareSpec, 
         if not file and engine.files_alone:
             raise UsageError(
                 f"{engine.describe()} reads GGUF files, and {request.quant or fmt.name} is a format of none",
-                hint="--quant q8_0 or q4_k_m, or --engine vllm",
+                hint="--quant q8_0 or q4_k_m",
             )
 
 

@@ -153,7 +153,7 @@ def test_pools_apart_are_not_promised_beside_one() -> None:
 
 def test_short_names_of_formats_are_read_aloud() -> None:
     """Q4_K_M is llama.cpp's usual file of four bits, 4-bit weights with 16-bit inputs (W4A16) that of vLLM."""
-    said = "note: q4 is w4a16, or q4_k_m where the engine reads GGUF files"
+    said = "note: q4 is w4a16, or q4_k_m where the engine reads GGUF files alone"
     assert understood(commands()["compare"], ["--quant", "native,q4"])[1] == [said]
     assert understood(commands()["compare"], ["--quant=fp8"])[1] == []
 

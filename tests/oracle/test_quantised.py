@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from inferplan.catalog.assemble import native_precision  # noqa: E402
 from inferplan.errors import SpecError  # noqa: E402
-from inferplan.estimate.formats import native_precision  # noqa: E402
 from inferplan.estimate.graph import build  # noqa: E402
 from inferplan.models.huggingface import import_config  # noqa: E402
 from inferplan.models.huggingface.quantisation.rules import (  # noqa: E402
