@@ -1,7 +1,6 @@
 """What an accelerator can do, as its vendor states it: memory, dense peaks, links. SI inside."""
 
 import re
-from functools import cached_property
 from math import ceil, inf
 from typing import Any, Literal, NamedTuple, Self
 
@@ -377,15 +376,6 @@ class HardwareSpec(Spec):
         whose domains hold one rank of the group each is left out. So is a bridge that does not join them all: a ring
         of cards is as fast as its slowest link. Raises ``MissingFactError`` as :meth:`link` does.
         """
-        if (group, span) not in self._levels:
-            self._levels[group, span] = self._levels_of(group, span)
-        return self._levels[group, span]
-
-    @cached_property
-    def _levels(self) -> dict[tuple[int, int], tuple[Level, ...]]:
-        return {}
-
-    def _levels_of(self, group: int, span: int) -> tuple[Level, ...]:
         widest, stride = self.link(span), span / group
         found: list[Level] = []
         inside, joined = 1.0, 1  # ranks of the group, and devices, in a domain of the fabric below
