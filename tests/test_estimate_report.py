@@ -37,6 +37,16 @@ def written_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "lacking", lambda deployment, forms: [])
 
 
+def test_experts_on_the_host_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who decodes nothing has no time per token that could be shorter."""
+    monkeypatch.setattr(report, "fewest_experts", lambda held: SimpleNamespace(offload=None))
+    monkeypatch.setattr(report, "replace", lambda one, deployment: SimpleNamespace(tpot=0.02))
+    one: Any = SimpleNamespace(footprint=None, load=SimpleNamespace(output=1.0))
+    assert report._fewer_note(one) == ""
+    one.load.output = 2.0
+    assert report._fewer_note(one).endswith("a TPOT of 20.00 ms")
+
+
 def footprint(**more: Any) -> Any:
     """16 GB of weights and 4 of cache of 32 that may be used."""
     found: dict[str, Any] = {
