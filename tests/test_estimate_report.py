@@ -145,6 +145,8 @@ def test_latencies_as_people_see_them() -> None:
     single = rows(estimate(load={"output": 1.0}))
     assert not {"time per output token (TPOT), mean", "  first step, last step"} & single.keys()
     assert single["output tokens per second per user, after the first"] == "-"
+    assert rows(estimate(load={"output": 2.0}))["time per output token (TPOT), mean"] == "20.00 ms"
+    assert "output tokens per second, all samples" in rows(estimate(load={"samples": 2.0}))
     several = rows(estimate(load={"samples": 4.0}))
     assert (several["output tokens per second, all samples"], several["requests per second"]) == ("1,234.6", "3.62")
     assert several["output tokens per second per sample, after the first"] == "50.0"
