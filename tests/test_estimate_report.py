@@ -37,6 +37,16 @@ def written_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "lacking", lambda deployment, forms: [])
 
 
+def test_experts_on_the_host_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who decodes nothing has no time per token that could be shorter."""
+    monkeypatch.setattr(report, "fewest_experts", lambda held: SimpleNamespace(offload=None))
+    monkeypatch.setattr(report, "replace", lambda one, deployment: SimpleNamespace(tpot=0.02))
+    one: Any = SimpleNamespace(footprint=None, load=SimpleNamespace(output=1.0))
+    assert report._fewer_note(one) == ""
+    one.load.output = 2.0
+    assert report._fewer_note(one).endswith("a TPOT of 20.00 ms")
+
+
 def footprint(**more: Any) -> Any:
     """16 GB of weights and 4 of cache of 32 that may be used."""
     found: dict[str, Any] = {
@@ -135,6 +145,8 @@ def test_latencies_as_people_see_them() -> None:
     single = rows(estimate(load={"output": 1.0}))
     assert not {"time per output token (TPOT), mean", "  first step, last step"} & single.keys()
     assert single["output tokens per second per user, after the first"] == "-"
+    assert rows(estimate(load={"output": 2.0}))["time per output token (TPOT), mean"] == "20.00 ms"
+    assert "output tokens per second, all samples" in rows(estimate(load={"samples": 2.0}))
     several = rows(estimate(load={"samples": 4.0}))
     assert (several["output tokens per second, all samples"], several["requests per second"]) == ("1,234.6", "3.62")
     assert several["output tokens per second per sample, after the first"] == "50.0"

@@ -90,7 +90,7 @@ class PowerCap:
         limit = self.watts / self.tdp
 
         def excess(clock: Array) -> Array:
-            return np.asarray(self.drawn(clock, work, seconds(clock)) - limit) + np.zeros(shape)
+            return np.asarray(self.drawn(clock, work, seconds(clock)) - limit)
 
         low, high, found = np.full(shape, _SLOWEST), np.ones(shape), np.ones(shape)
         below, above = excess(low), excess(high)

@@ -38,7 +38,7 @@ def is_prometheus(url: str) -> bool:
 def matchers(given: str | None) -> dict[str, str]:
     """Labels of ``job=vllm,namespace=prod``. Raises ``UsageError``."""
     found = dict[str, str]()
-    for part in (given or "").split(",") if given is not None else ():
+    for part in given.split(",") if given is not None else ():
         name, sign, value = (text.strip() for text in part.partition("="))
         value = value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
         if not sign or not _LABEL.fullmatch(name) or name.startswith("__"):

@@ -560,7 +560,7 @@ def routing_note(estimate: Estimate) -> str:
     text = f"routing: skew {skew:g} ({source if routing.asked is None else '--expert-skew'})"
     if parallel.ep == 1 or deployment.calibration.fused:
         return text
-    tokens = float(np.max(estimate.load.sequences))
+    tokens = float(estimate.load.sequences)
     most = busiest(layer.experts, layer.top_k, parallel.ep, parallel.redundant, skew).rows(tokens)
     times = float(most) / (tokens * layer.top_k / parallel.ep)
     return f"{text}; the busiest of {parallel.ep} expert groups has {times:.3g} times the mean rows in a decode step"

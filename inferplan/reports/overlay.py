@@ -28,7 +28,7 @@ def file_share(phase: Phase) -> float:
         time = float(np.sum(cost.total))
         whole += time
         own += time if calibration.of_file(cost.op.kernel, cost.op.label) else 0.0
-    return own / (whole or 1.0)
+    return own / whole
 
 
 def file_shares(estimate: Estimate) -> dict[str, float] | None:

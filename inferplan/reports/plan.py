@@ -229,7 +229,7 @@ def power_rows(plan: Plan) -> list[list[str]]:
 
 def confidence_table(plan: Plan) -> Table:
     """The least cost at each confidence, with bars: under the load with the reserve that is planned."""
-    most = max((step.cost for step in plan.curve if step.option is not None), default=0.0)
+    most = max((step.cost for step in plan.curve if step.option is not None), default=None)
     rows = [
         [
             text("confidence", _from_to([f"{one.confidence:g}" for one in alike])),

@@ -121,8 +121,9 @@ def _under_load(plan: Plan) -> Iterator[tuple[str, str, Figure]]:
     """What other loads would need and how the latencies go with the load: the table's own figures, and between."""
     unit = "users" if plan.question.demand.users is not None else "requests per second"
     needed = [plan.replicas_for(float(factor)) for factor in _LOADS]
-    if plan.capacity is not None and all(count is not None for count in needed):
-        loads, counts = _LOADS * plan.load, [float(count or 0) for count in needed]
+    counts = [float(count) for count in needed if count is not None]
+    if plan.capacity is not None and len(counts) == len(needed):
+        loads = _LOADS * plan.load
         marked = [(row["load"] * plan.load, float(row["replicas_needed"])) for row in plan.sensitivity]
         own = sum(plan.option.pools or (plan.option.replicas,))
         yield (

@@ -33,7 +33,7 @@ def test_the_batch_is_the_largest_that_fits_and_says_so(run: Run) -> None:
     refused = run(*same, str(batch + 1))
     assert refused.code == 3
     assert f"--batch {batch}" in refused.err
-    assert f"batch {batch} (the largest)" in run(*H100).out
+    assert f"batch {batch} (the largest)" in run(*H100).out and "(the largest)" not in run(*H100, "--batch", "1").out
     single = run(*H100, "--batch", "1", "--format", "json").json
     assert single["batch_is_the_largest"] is False
     ratio = single["cost"]["per_million_output_tokens"] / largest["cost"]["per_million_output_tokens"]

@@ -15,9 +15,10 @@ from inferplan.measuring.address import Address, Key, address_of
 from inferplan.measuring.client import Answer, Reply
 from inferplan.measuring.dialect import Dialect
 from inferplan.measuring.figures import load_figures, row
-from inferplan.measuring.loads import Bounds, Budget, LoadChoice, UsersLoad, _minutes, _rates, too_long
+from inferplan.measuring.loads import Bounds, Budget, LoadChoice, UsersLoad, _minutes, _rates, _users, too_long
 from inferplan.measuring.planned import PlannedLoad, open_loop
-from inferplan.measuring.prompts import PromptSizing
+from inferplan.measuring.prompts import Prompts, PromptSizing
+from inferplan.measuring.scrapes import _MOST, ScrapesAsked
 from inferplan.measuring.server import Occupancy, _whole, describe, occupancy
 from inferplan.measuring.session import MeasuredLoad, MeasuringSettings, Session, _miscounted, _Runner
 from inferplan.measuring.stream import EventLines, StreamError, Transcript, error_text
@@ -213,6 +214,12 @@ def test_options_as_they_are_read() -> None:
     for wrong in ("0", "-1", "inf", "x"):
         with pytest.raises(UsageError):
             _minutes(wrong)
+    assert _users("1,50000") == [1, 50_000]
+    with pytest.raises(UsageError):
+        _users("1,50001")
+    ScrapesAsked(every=10.0, lasting=10.0 * _MOST)
+    with pytest.raises(UsageError):
+        ScrapesAsked(every=10.0, lasting=10.0 * _MOST + 1.0)
     for wrong in ("0.0009", "1001", "1,x", ""):
         with pytest.raises(UsageError):
             _rates(wrong)
@@ -438,6 +445,7 @@ def test_words_of_a_prompt() -> None:
     assert sizing.each == pytest.approx(106 / 48)
     sizing.learn(384, 778)
     assert sizing.each == pytest.approx(2.0) and sizing.words(1010) == 500 and sizing.words(3) == 1
+    assert [len(Prompts().text(words).split()) for words in (0, 1, 3)] == [1, 1, 3]
     sizing = PromptSizing()
     sizing.learn(1000, 1)
     assert sizing.words(100) == 400  # four words a token are the most

@@ -128,6 +128,19 @@ def test_classes_of_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
         assert record(row)["meets"] is meets and record(row)["ttft_s"] is None and "TTFT p95" not in cells(row)
 
 
+def test_a_class_as_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of four in time; TTFT at the percentile of the class, 0.4 s, and nothing of what is not limited."""
+    kind = SimpleNamespace(name="chat", slo=Slo(ttft=0.5, percentile=80.0))
+    part = SimpleNamespace(counts={"arrived": 4}, attained=[True, True, True, False], at={"ttft": 0.005})
+    monkeypatch.setattr(report, "at_percentile", lambda part, name, q: part.at.get(name, inf) * q)
+    row = report._class(policy(parts=[(kind, part)]), 0, {"ttft"})
+    found = record(row)
+    assert (found["name"], found["requests"], found["missed"], found["meets"]) == ("chat", 4, 0.25, False)
+    assert (found["ttft_s"], found["tpot_s"]) == (pytest.approx(0.4), None) and cells(row)["miss"] == "25.00% !"
+    part.counts["arrived"], part.attained = 0, []
+    assert record(report._class(policy(parts=[(kind, part)]), 0))["meets"] is None
+
+
 def test_titles_of_a_day() -> None:
     assert report._title(day()) == "a model: 24 h, profile day.csv, TTFT 500 ms at p95"
     sure = day()
@@ -212,6 +225,8 @@ def test_sentences_of_some_days(monkeypatch: pytest.MonkeyPatch) -> None:
         "1,800 sessions of 4 calls; the profile counts calls, each a request here",
         "3 answers per prompt, each a request here; the profile states prompts",
     ]
+    monkeypatch.setattr(report, "_loss_notes", lambda asked: ["taken away"] if asked.losses else [])
+    assert report._notes(day(asked={"losses": 1}), [])[3] == "taken away"
     late = report._notes(day(policy(missed=0.0501)), [])
     assert late[3] == "! more than 5 % of the requests miss a limit"
     monkeypatch.setattr(report, "class_records", lambda one: [{"meets": None}, {"meets": one.missed < 0.1}])

@@ -134,7 +134,8 @@ def test_the_load_in_a_table() -> None:
     thinks = "2,000; each thinks 2.5 s between an answer and the next request"
     assert rows(users=2000, think_time=2.5)[0] == ["users", thinks]
     assert rows(think_time=2.5) and rows(answer_time=5.0)
-    assert rows(people=SimpleNamespace(count=9000), think_time=2.5)[0] == ["people", "9,000"]
+    for thinking in (0.0, 2.5):
+        assert rows(people=SimpleNamespace(count=9000), think_time=thinking)[0] == ["people", "9,000"]
     assert rows(rate=1234.0, answer_time=5.0)[1] == ["requests/s", "1,234, where an answer takes 5 s"]
     assert rows(rate=0.5, answer_time=5.0, timed_by="a plan")[1][1].endswith("takes 5 s (a plan)")
     assert report.load_record(load(users=7)) == {
@@ -360,6 +361,8 @@ def test_what_tries_two_pools(monkeypatch: pytest.MonkeyPatch) -> None:
         " --prefill-replicas 2 --decode-replicas 5 --max-num-batched-tokens 2048 --max-num-seqs 64 "
         "--prefill-max-num-seqs 32 --ttft 0.5s --e2e 9s"
     )
+    one = apart._tried(SimpleNamespace(option=pooled(pools=None)), question)  # type: ignore[arg-type]
+    assert " --prefill-replicas 1 --decode-replicas 1 " in one
     question.demand = demand(rate=None)
     assert apart._tried(SimpleNamespace(option=pooled()), question) == (  # type: ignore[arg-type]
         "simulate --prefill-replicas 2 --decode-replicas 5 with this load tries them"

@@ -241,7 +241,7 @@ def test_the_checkpoints_own_format() -> None:
 
 def test_what_is_cheaper_with_an_unknown_error() -> None:
     """By the prediction alone, beside what keeps the limits by it: 5.50 - 4.50, and 6 where that is the plan."""
-    assert plan_notes.unknown_line(plan()) == ""
+    assert plan_notes.unknown_line(plan()) == "" == plan_notes.unknown_line(plan(unknown=verified(), as_predicted=None))
     cheaper, other = verified(on({}, cost=4.5, replicas=2, lacking={"pp": 1})), verified(option(cost=5.5))
     assert plan_notes.unknown_line(plan(unknown=cheaper, other=other)) == (
         "cheaper by 1.00 USD/h than 3 x (1 device) on h100-sxm at 5.50 USD/h if the prediction is right, with an "
@@ -387,6 +387,8 @@ def test_what_is_cheaper_and_what_it_would_take() -> None:
     assert said(plan(cheaper_verified=verified(cheap))) == (
         f"cheaper if the limit on TTFT were 500 ms (x 1.25) and TPOT were 22.0 ms (x 1.10): {what} (closed form)"
     )
+    unseen = verified(cheap, violations=lambda slo: {"ttft": 2.0})
+    assert said(plan(cheaper_verified=unseen)).endswith("(closed form)")
     seen = verified(cheap, result=object(), violations=lambda slo: {"ttft": 2.0})
     assert said(plan(cheaper_verified=seen)) == f"cheaper if the limit on TTFT were 800 ms (x 2.00): {what} (simulated)"
     short = verified(cheap, result=object(), verdict="too short to tell")
@@ -702,10 +704,20 @@ def test_how_much_of_the_load_is_carried() -> None:
     assert "confidence" not in whole and "of capacity" not in whole
 
 
-def test_energy_at_full_power() -> None:
+def test_a_cost_beside_another() -> None:
+    assert [plan_notes.times_the_cost(factor) for factor in (1.004, 0.996, 1.25)] == [
+        ", at the same cost", ", at the same cost", ", 1.25 times the cost"
+    ]  # fmt: skip
+
+
+def test_energy_at_full_power(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three devices of 700 W (NVIDIA's data sheet of the H100 SXM) for 33 x 101 tokens a second."""
     found = plan_figures.energy_of(plan())
     assert found is not None and (found.power, found.devices, found.share) == (700.0, 3, 1.0)
+    monkeypatch.setattr(plan_figures, "PowerBudget", lambda watts: SimpleNamespace(least=lambda kinds: 525.0))
+    capped = plan_figures.energy_of(plan())
+    assert capped is not None and capped.share == 0.25  # 525 W of 2,100 W
+    monkeypatch.undo()
     nameplate = {one.key: one for one in plan_figures.power(plan(best=verified(watts=1500.0))) or []}
     assert nameplate["nameplate_w"].value == 2100.0 and nameplate["nameplate_w"].shown == "2.1 kW"
     assert nameplate["mean_w"].value == 1500.0 and nameplate["mean_w"].shown.startswith("1.5 kW, 450")

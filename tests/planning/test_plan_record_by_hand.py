@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,6 +117,11 @@ def test_a_plan_for_programs() -> None:
     }  # fmt: skip
 
 
+@dataclass
+class Forgone:
+    cost: float
+
+
 def test_what_stands_beside_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("other", "measured", "native", "unknown")
     result = SimpleNamespace(to_dict=lambda: "run", bases=("measured", "transferred"))
@@ -127,6 +133,7 @@ def test_what_stands_beside_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"cost_of": "cost", "energy_of": "energy", "power": [Figure("w", 1)]}.items():
         monkeypatch.setattr(report, name, lambda plan, value=value: value)
     monkeypatch.setattr(report, "terms_of", lambda plan: [[Figure("term", 1)]])
+    monkeypatch.setattr(report, "forgone_form", lambda plan: Forgone(cost=2.5))
     monkeypatch.setattr(report, "error_unknown", lambda plan: "why")
     monkeypatch.setattr(report, "base_note", lambda launch: "a base checkpoint")
     found = report.plan_record(whole)
@@ -135,6 +142,7 @@ def test_what_stands_beside_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     assert beside == [{"candidate": name} for name in names[1:]]
     assert found["alternatives"] == [{"candidate": "a"}, {"candidate": "b"}]
     assert (found["cost"], found["energy"], found["power"]) == (["cost", "beside"], ["energy"], {"w": 1})
+    assert found["forgone"] == {"cost": 2.5}
     assert (found["terms"], found["other_gpus"]) == ([{"term": 1}], [{"gpu": "a"}])
     chosen = found["plan"]
     assert (chosen["simulation"], chosen["measured"], chosen["error_unknown"]) == ("run", False, "why")

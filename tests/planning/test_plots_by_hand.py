@@ -104,7 +104,7 @@ def test_first_tokens_over_the_rate() -> None:
     assert lines(figure)[:2] == [("a", [(1, 10), (2, 20), (4, 50)]), ("b", [(3, 30)])]
     assert lines(figure)[2] == ("SLO 500.0 ms", [(0, 500), (1, 500)])
     assert named(figure) == ("title", "requests per second", "time to first token [ms]")
-    assert figure.axes[0].get_yscale() == "log"
+    assert figure.axes[0].get_yscale() == "log" and figure.axes[0].lines[2].get_color() == RED
     assert plots.against_rate(CURVES, "title").axes[0].lines[-1].get_label() == "b"
 
 
@@ -116,6 +116,17 @@ def test_numbers_of_an_axis_are_plain(top: float, between: list[int]) -> None:
     assert axis.get_major_formatter()(1000.0, 0) == "1,000"
     assert axis.get_minor_formatter()(300.0, 0) == "300"
     assert list(axis.get_minor_locator()._subs) == between  # type: ignore[attr-defined]
+
+
+@for_each("top, between", [(99.0, (2, 3, 5, 7)), (100.0, (2, 5))])
+def test_two_decades_are_many(top: float, between: tuple[int, ...]) -> None:
+    found: list[Any] = []
+    axis = SimpleNamespace(
+        get_view_interval=lambda: (1.0, top), set_minor_locator=found.append,
+        set_major_formatter=lambda text: None, set_minor_formatter=lambda text: None,
+    )  # fmt: skip
+    plots._plain_numbers(axis)
+    assert tuple(found[0]._subs) == between
 
 
 def test_latencies_at_some_loads() -> None:
@@ -137,7 +148,7 @@ def test_a_count_that_grows_by_steps() -> None:
     assert named(figure) == ("", "requests/s", "GPUs") and legend(figure) == ["the plan: 2"]
     assert limits(figure)[2:] == (0, 5)  # 1.25 x 4
     assert limits(plots.steps(([0], [1]), [(0.0, 1.0)], 8.0, ("", "")))[3] == 10
-    assert figure.axes[0].lines[0].get_drawstyle() == "steps-post"
+    assert figure.axes[0].lines[0].get_drawstyle() == "steps-post" and size(figure) == (7.2, 2.8)
 
 
 def test_bars_with_their_figures() -> None:
@@ -163,6 +174,7 @@ def test_the_frontier_and_the_plan_on_it() -> None:
     assert named(figure) == ("title", "output tokens/s per user", "output tokens/s per device")
     assert legend(figure) == ["a", "b", "the plan"] and figure.axes[0].get_ylim()[0] == 0
     assert legend(plots.frontier_figure(CURVES, None, "title")) == ["a", "b"]
+    assert figure.axes[0].lines[2].get_markersize() == 14  # around a marker of 5
 
 
 def test_a_waterfall_on_one_scale() -> None:
@@ -315,6 +327,7 @@ def test_time_by_operator() -> None:
     assert named(figure) == ("a model on a device: time by operator", "share of the step [%]", "")
     assert size(figure) == (7.2, 2.76)
     assert [bar.get_hatch() or "" for bar in figure.axes[0].patches] == [""] * 4 + ["///"] * 4
+    assert {bar.get_linewidth() for bar in figure.axes[0].patches} == {0.4}
     few = plots.time_by_operator(result(prefill, decode), most=2)
     assert ticks(few.axes[0].yaxis) == ["d", "a"]
     bottom, top = figure.axes[0].get_ylim()

@@ -265,7 +265,9 @@ def test_what_was_recorded_and_shared_in_sentences() -> None:
     ]
     off = Replicas("static", 3.0, None)
     off.result = SimpleNamespace(records=was.result.records, conditions={"prefix_caching": False})
-    assert "in the caches" not in replay_notes(day(policies=[off], hashes=[()]))[0]
+    on = Replicas("scheduled", 3.0, None)
+    for policies in ([off], [on, off]):
+        assert "in the caches" not in replay_notes(day(policies=policies, hashes=[()]))[0]
     nothing = Replicas("", 3.0, None, measured=())
     found = replay_notes(day(policies=[Replicas("static", 3.0, None)], happened=nothing))
     assert len(found) == 3 and found[1] == "as it was: no latency was measured"

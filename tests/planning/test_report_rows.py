@@ -212,6 +212,18 @@ def test_the_picture_of_months() -> None:
     names = [one.get_text() for one in figure.axes[0].get_legend().get_texts()]
     assert names == ["h100 in eu, held", "l4 in us, spot"]
     assert figure.axes[1].lines[0].get_ydata().tolist() == [900.0, 1100.0]
+    late = horizon.horizon_picture(answer(hired=np.array([[[0.0, 0.0], [0.0, 1.0]]])))
+    assert [one.get_text() for one in late.axes[0].get_legend().get_texts()] == names  # hired in one of two months
+    never = horizon.horizon_picture(answer(hired=np.zeros((1, 2, 2))))
+    assert [one.get_text() for one in never.axes[0].get_legend().get_texts()] == names[:1]
+
+
+def test_a_month_without_requests() -> None:
+    """None is missed of none; nothing is hired where nothing can be."""
+    idle = months(rates=np.zeros((1, 2, 2, 2)))
+    found = record(horizon._month(answer(asked=idle, hired=np.zeros((0, 2, 2)), most_hired=np.zeros((0, 2, 2))), 0))
+    assert (found["machines_held"], found["machines_hired_mean"], found["machines_hired_most"]) == (2.0, 0.0, 0.0)
+    assert found["unserved_share"] == 0.0
 
 
 def checked_row(**more: Any) -> Any:
@@ -576,9 +588,11 @@ def test_mixes_of_classes() -> None:
         "nearest of "
         "these, at most 10.0% of the requests away"
     )
-    assert rest == (
-        [f"limits of batch are not checked in mixes with less than {days.RARE:.0%} of it"] if days.RARE > 0.02 else []
-    )
+    assert rest == ["limits of batch are not checked in mixes with less than 5% of it"]
+    for share, told in ((0.0, 0), (0.049, 1), (0.05, 0)):
+        mixes[0].shares = (1.0 - share, share)
+        assert len(days.mix_notes(one)) == 2 + told
+    mixes[0].shares = (0.98, 0.02)
     assert days.mixes_record(one) == {
         "simulated": [
             {"shares": [0.98, 0.02], "requests_per_s": 4.0, "breaks_first": "ttft"},

@@ -147,6 +147,9 @@ def test_what_stands_on_machines() -> None:
         "EUR/h": "40.00",
     }  # fmt: skip
     assert record(row)["domain"] is None and record(row)["source"] == "rented"
+    content.machine.units = 3
+    row = report._machine(whole, content)
+    assert (cells(row)["machines"], record(row)["machines"]) == ("6", 6)
     whole.asked.domains, whole.asked.together = 2, lambda place: [0, 1]
     content.machine.offer = offer(source=OWNED, instance="")
     row = report._machine(whole, content)

@@ -166,6 +166,8 @@ def test_the_verdict_beside_the_capacity() -> None:
         "grows; limits missed: TPOT"
     )
     assert said(record(capacity=capacity | {"load": 1.02}, verdict="overloaded"), "").startswith("overloaded: 102%")
+    assert "above the maximum" in said(record(capacity=capacity | {"load": 1.005}), "")
+    assert "above the maximum" not in said(record(capacity=capacity | {"load": 1.0049}), "")
 
 
 def test_how_long_a_run_was() -> None:
@@ -295,6 +297,7 @@ def test_sentences_below_a_run() -> None:
         "kernels: marlin", "basis: measured, constants h100",
     ]  # fmt: skip
     bare = report._notes(result(conditions=conditions(max_num_seqs=0, replicas=1)), record())
+    assert bare == report._notes(result(conditions=conditions(max_num_seqs=0)), record())
     assert bare[1:] == [
         "the figures hold for the engine with max_num_seqs 0, and for this load", "basis: measured, constants h100"
     ]  # fmt: skip
@@ -477,8 +480,9 @@ def test_a_steady_state() -> None:
         ["waiting for a slot or cache", "3.5 users, 10.00 ms each"], ["KV cache used", "50.0%"],
         ["steps that hold prompts", "25.0%"],
     ]  # fmt: skip
-    state.load.output = 1.0
-    assert "TPOT" not in [row[0] for row in report.steady_report(state).rows]  # type: ignore[arg-type]
+    for output, decodes in ((1.0, False), (2.0, True)):
+        state.load.output = output
+        assert ("TPOT" in [row[0] for row in report.steady_report(state).rows]) is decodes  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("cut", [False, True])

@@ -31,6 +31,7 @@ from inferplan.reports import (
 from inferplan.reports import cost as costs
 from inferplan.table import Report, Table
 from inferplan.traffic.requests import Slo
+from tests.cases import for_each
 
 
 def cells(row: Any) -> dict[str, str]:
@@ -252,6 +253,45 @@ def test_classes_that_miss_their_limits() -> None:
 # --- prices, anchors, recipes
 
 
+def batch_cost(**more: Any) -> Any:
+    """20 requests/s of 100 tokens, on a device that is busy half of the time."""
+    load = SimpleNamespace(output=100.0, batch=8.0, prompt=512.0)
+    model = SimpleNamespace(encodes=False)
+    result = SimpleNamespace(load=load, deployment=SimpleNamespace(model=model), ttft=0.25, tpot=0.02,
+                             request_rate=20.0)  # fmt: skip
+    found = {"result": result, "asked": SimpleNamespace(utilisation=0.5), "largest": False}
+    return SimpleNamespace(**found | more)
+
+
+def test_what_is_served_of_a_batch() -> None:
+    one = batch_cost()
+    assert cells(costs._service(one)) == {
+        "requests per second": "10.00", "output tokens per second": "1,000", "busy": "50% of the time",
+        "TTFT of the batch alone": "250 ms", "each further token (TPOT)": "20.0 ms",
+    }  # fmt: skip
+    found = record(costs._service(one))
+    assert (found["requests_per_s"], found["output_tokens_per_s"], found["tpot_s"]) == (10.0, 1000.0, 0.02)
+    one.result.load.output = 1.0
+    assert record(costs._service(one))["tpot_s"] is None and "TPOT" not in " ".join(cells(costs._service(one)))
+    one.result.deployment.model.encodes = True
+    assert record(costs._service(one))["output_tokens_per_s"] is None
+
+
+@for_each("volume, verdict, per_second", [(50.0, "50% of capacity", 2.0), (300.0, "3.0 x capacity: the API", None)])
+def test_from_when_on_a_bill_is_less(volume: float, verdict: str, per_second: float | None) -> None:
+    """Of 100 requests a month that it carries."""
+    cost: Any = SimpleNamespace(
+        break_even=lambda api: volume, break_even_rate=lambda api: 2.0, capacity_per_month=100.0,
+        rates=SimpleNamespace(requests=1.0, prompt=10.0, output=10.0),
+    )  # fmt: skip
+    api: Any = SimpleNamespace(input=1.0, output=2.0)
+    row = costs._break_even(cost, api)
+    (told,) = cells(row).values()
+    found = record(row)
+    assert verdict in told and found["break_even_requests_per_s"] == per_second
+    assert (found["no_break_even"] is None) is (per_second is not None)
+
+
 def test_prices_that_changed() -> None:
     def sold(price: float, **more: Any) -> Any:
         found = {"gpu": "h100", "name": "box", "gpus": 8, "term": "reserved", "length": "1 year", "per_hour": price}
@@ -414,7 +454,9 @@ def test_runs_to_measure() -> None:
 
 def masked(**more: Any) -> Any:
     """Half of 9 sequences follow a grammar."""
-    masks = SimpleNamespace(share=0.5, fill=lambda count, filling: count * filling, rests_on=lambda filling: "rests")
+    masks = SimpleNamespace(
+        share=0.5, fill=lambda count, filling: int(count) * filling, rests_on=lambda filling: "rests"
+    )
     steps = SimpleNamespace(mask_bytes=16_000.0, copied=lambda count: count / 1e3, applied=lambda count: count / 1e4)
     found = {
         "structured": masks, "steps": steps, "load": SimpleNamespace(batch=9.0, output=101.0), "tpot": 0.025,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from math import exp, log
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from inferplan.errors import UsageError
+from inferplan.errors import InputFileError, UsageError
 from inferplan.measuring.prometheus_api import matchers
 from inferplan.reports import emit as emitted
 from inferplan.reports import validation as report
-from inferplan.validation import anchor, deploy, files, host
-from inferplan.validation.importers import aiperf
+from inferplan.validation import anchor, deploy, files, held_out, host, rows
+from inferplan.validation.importers import aiperf, llama_bench, plain
 from inferplan.validation.importers.record import Record
 from inferplan.work.formats import find_format
 
@@ -177,6 +178,38 @@ def test_inputs_of_narrow_weights() -> None:
     assert [inputs(name) for name in names] == ["bf16", "fp8", "int8", "fp8", "nvfp4", "bf16", "bf16"]
     assert [inputs(name, old) for name in names] == ["bf16"] * 7
     assert inputs("mxfp4", SimpleNamespace(peak={"fp8": 1.0})) == "bf16"
+
+
+def test_releases_that_are_none_are_words() -> None:
+    """A release is told by its order; what is none is told by its letters."""
+    assert rows._alike("engine_version", "0.19", "v0.19") and not rows._alike("engine_version", "0.19", "0.20")
+    assert rows._alike("engine_version", "Nightly", "nightly ") and not rows._alike("engine_version", "nightly", "main")
+
+
+def test_a_row_without_a_prediction_or_of_doubt_is_no_use() -> None:
+    row = SimpleNamespace(run=None, refused="")
+    one: Any = SimpleNamespace(row=row, prediction=None, refused="", suspect=False, impossible=())
+    assert anchor.refusal(one) == "no prediction"
+    row.refused = "no model"
+    assert anchor.refusal(one) == "no model"
+    one.refused = "too large"
+    assert anchor.refusal(one) == "too large"
+    kept = SimpleNamespace(prediction=1, suspect=False, impossible=())
+    assert held_out._usable(kept)  # type: ignore[arg-type]
+    for doubt in ({"prediction": None}, {"suspect": True}, {"impossible": ("ttft",)}):
+        assert not held_out._usable(SimpleNamespace(**vars(kept) | doubt))  # type: ignore[arg-type]
+
+
+def test_a_file_without_a_line_is_no_table() -> None:
+    with pytest.raises(InputFileError):
+        plain.read(Path("empty.csv"), "", {})
+
+
+def test_devices_of_llama_bench() -> None:
+    """Its list of devices may end with a comma."""
+    names = {"n_prompt": 512, "n_gen": 0, "avg_ns": 1e9, "gpu_info": "RTX 3090, RTX 3090, "}
+    (facts,) = llama_bench.read(Record(names))
+    assert (facts["gpu"], facts["pp"]) == ("RTX 3090", "2")
 
 
 def test_labels_of_servers() -> None:
