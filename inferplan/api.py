@@ -663,8 +663,7 @@ def make_plan(
         demand.offline,
         ideal,
     )
-    intervals = ("prefill_schedule_interval", "prefill_decode_interval")
-    flags = EngineFlags(**{name: take(name) for name in intervals if name in given})
+    flags = EngineFlags(**{name: take(name) for name in _INTERVALS if name in given})
     own: dict[str, Any] = {name: take(name) for name in ("quants", "quality", "engines") if name in given}
     space = Space(
         base=Request(model=model, gpu="", ideal=ideal, flags=flags),
@@ -679,6 +678,7 @@ def make_plan(
         return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices, most=most), Steps(told))
 
 
+_INTERVALS = ("prefill_schedule_interval", "prefill_decode_interval")
 _LOAD = ("people", "sessions_a_day", "workload", "think_time", "rate", "users", "requests", "deadline")
 
 
