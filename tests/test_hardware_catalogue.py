@@ -266,7 +266,7 @@ def test_every_processor_multiplies_in_fp32() -> None:
     assert specs()["xeon-8480plus"].peak["fp32"] == pytest.approx(7168e9, rel=1e-4)
     with pytest.raises(MissingFactError, match="2x-epyc-9654"):
         specs()["epyc-9654"].link(2)
-    with pytest.raises(MissingFactError, match=r"--gpu ryzen-9-7950x$"):  # boards of one socket
+    with pytest.raises(MissingFactError, match=r"--gpu ryzen-9-7950x --memory 64GB$"):  # boards of one socket
         specs()["ryzen-9-7950x"].link(2)
 
 

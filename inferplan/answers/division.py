@@ -55,6 +55,13 @@ def options_on(spec: ModelSpec, model: str, meant: Sequence[Counted], load: Aske
     return found
 
 
+def require_possible(options: Sequence[FitOption]) -> None:
+    """Raise the error of options that all fail by the same one, whatever the format: no other load would do."""
+    refused = [one.refused for one in options]
+    if refused and refused[0] is not None and len({one and one.what for one in refused}) == 1:
+        raise refused[0]
+
+
 def engines_tried(spec: ModelSpec, model: str, have: Counted, asked: FitAsked) -> list[str]:
     """The engine that is named; else the usual one, and those that are tried beside it on such GPUs.
 
@@ -107,6 +114,7 @@ def best_division(have: Counted, request: Request, quant: str | None, load: Aske
     """
     tokens, asked, prices = load
     named, found, reasons = quant or NATIVE, list[Fitting](), list[tuple[float, str, int]]()
+    refused: InferplanError | None = None
     if low := asked.too_low(replace(request, quant=quant)):
         return FitOption(gpu=have.gpu, quant=named, reason=low)
     for parallel in _divisions(have.number or 1, asked.tp, load_engine(request.engine)):
@@ -121,13 +129,15 @@ def best_division(have: Counted, request: Request, quant: str | None, load: Aske
             reason = weights_short(footprint) or held_in_words(footprint, asked.held, tokens)
             reasons.append((needed - footprint.kv_pool, reason, longest_held(footprint, asked.held)))
         except InferplanError as error:
+            refused = refused or error
             reasons.append((inf, error.what, 0))
     if not found:
         short, reason, longest = min(reasons, key=itemgetter(0))
         if longest and (kv := narrow_cache(request, asked.kv)):
             narrow = replace(request, roles=(("kv", kv),)), quant, (tokens, replace(asked, kv=kv), prices)
             reason += f" (with --kv {kv} it does)" if best_division(have, *narrow).fitting is not None else ""
-        return FitOption(gpu=have.gpu, quant=named, reason=reason, short=short, longest=longest)
+        why = refused if short == inf else None
+        return FitOption(gpu=have.gpu, quant=named, reason=reason, short=short, refused=why, longest=longest)
     best = min(found, key=_stages)
     most = max(found, key=lambda one: (one.requests, -one.deployment.parallel.pp))
     roomier = most if most.requests > _MANY_MORE * best.requests else None

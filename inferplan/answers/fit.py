@@ -86,6 +86,8 @@ class FitOption:
     reason: str = ""
     short: float = inf
     """Bytes of each GPU that the load lacks, where it is memory that it lacks."""
+    refused: InferplanError | None = None
+    """The error itself, where it is none of memory."""
     longest: int = 0
     """Tokens of as many requests as were asked for, where they would fit if they were that short."""
     bill: Bill | None = None
@@ -136,6 +138,7 @@ def everywhere(requests: Iterable[Request], asked: FitAsked, tokens: int, prices
             continue
         try:
             if asked.tp is not None:
+                load_hardware(gpu).require_one_socket(asked.tp)
                 load_engine(request.engine).require_division(Parallelism(tp=asked.tp), gpu)
             fewer = most if asked.memory is None else min(most, _most_within(asked.memory, gpu, least))
             found = fewest_devices(request, tokens, asked.held, fewer, least)
@@ -306,8 +309,6 @@ class FitAsked:
     offload: OffloadAsked = part(OffloadAsked, OffloadAsked())
 
     def __post_init__(self) -> None:
-        if self.engine and self.tp is not None:
-            load_engine(self.engine).require_division(Parallelism(tp=self.tp))
         ThinkTime(mean=self.think_time or 0.0)  # raises for what is none
         if self.think_time and self.answer_time is None:
             raise UsageError(
@@ -497,6 +498,8 @@ def fit_everywhere(
     """
     if asked.offload.any:
         raise UsageError("layers on the host need one GPU", hint="--gpu NAME with --gpu-layers, --cpu-moe-layers")
+    if asked.engine and asked.tp is not None:
+        load_engine(asked.engine).require_division(Parallelism(tp=asked.tp))
     prices.check(names("hardware"))
     spec = load_model(model)
     require_format(asked, spec, names("hardware")[0])

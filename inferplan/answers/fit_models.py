@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from inferplan.answers.division import best_division
+from inferplan.answers.division import best_division, require_possible
 from inferplan.answers.fit import FitAsked, FitOption, asked_context, quants_tried
 from inferplan.catalog.counted import Counted, devices_meant
 from inferplan.catalog.files import load_hardware, load_model, names
@@ -68,6 +68,7 @@ def models_that_fit(have: str, asked: FitAsked, prices: PriceBook) -> ModelsThat
         found.append(ModelFit(model=spec, option=_widest(spec, distinct, own, prices)))
     if not any(one.option.fitting for one in found):
         least = min(found, key=lambda one: one.model.parameters["total"])
+        require_possible([least.option])
         raise InfeasibleError(
             f"{have} hold none of the {len(found)} models on file with {asked.held:,} requests at once",
             because=f"the smallest, {least.model.name}: {least.option.reason}",
@@ -135,5 +136,5 @@ def _first_that_fits(spec: ModelSpec, have: Counted, asked: FitAsked, prices: Pr
             if option.fitting is not None:
                 return option
     except InferplanError as error:
-        return FitOption(gpu=have.gpu, quant="native", reason=error.what)
+        return FitOption(gpu=have.gpu, quant="native", reason=error.what, refused=error)
     return option

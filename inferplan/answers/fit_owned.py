@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from inferplan.answers.division import engines_tried, options_on
+from inferplan.answers.division import engines_tried, options_on, require_possible
 from inferplan.answers.fit import FitAsked, FitOption, asked_context, requests_in_words, require_format
 from inferplan.answers.fit_instead import Question, instead
 from inferplan.catalog.counted import devices_meant
@@ -56,6 +56,7 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
     tokens = asked_context(spec, asked.context)
     load = tokens, asked, prices
     options = options_on(spec, model, meant, load)
+    require_possible(options)
     if not any(option.fitting for option in options):
         hold = "does" if (meant[0].number or 1) == 1 else "do"
         raise InfeasibleError(

@@ -338,6 +338,11 @@ class HardwareSpec(Spec):
         """The units that take thread blocks; ``None`` where their number is not on file or there are no blocks."""
         return self.units if self.thread_blocks else None
 
+    def require_one_socket(self, devices: float) -> None:
+        """Raise ``MissingFactError`` for a model on several processors."""
+        if self.memory.dimms and devices > 1:
+            raise _unjoined(self, int(devices))
+
     def ridge(self, math: str) -> float:
         """Arithmetic intensity [FLOP/B] above which that arithmetic, not the memory, is the limit."""
         return self.peak_of(math) / self.memory.bandwidth
@@ -349,7 +354,7 @@ class HardwareSpec(Spec):
             raise MissingFactError(
                 f"how much memory a program sees on {self.name} is not on file",
                 because=f"the label says {self.memory.label}; {self.memory.usable_basis or 'no reading is published'}",
-                hint="give it: --memory 64GB",
+                hint=f"give it: --memory {_usual_dimms(self)}",
             )
         return self.memory.usable
 
@@ -392,14 +397,20 @@ class HardwareSpec(Spec):
         return (*found, _level(widest, group / inside, inside, joined))
 
 
+def _usual_dimms(hardware: HardwareSpec) -> str:
+    """A memory to name where a user has to: of a server's processor one of twelve channels."""
+    return "384GB" if hardware.memory.dimms and hardware.segment == "datacenter" else "64GB"
+
+
 def _unjoined(hardware: HardwareSpec, group: int) -> MissingFactError:
     """No link on file joins so many."""
     if hardware.memory.dimms:
-        beside = f", or two beside a GPU: --engine ktransformers --host {_SOCKETS}x-{hardware.name}"
+        beside = f"; experts run on --host {_SOCKETS}x-{hardware.name} beside a GPU (docs/offload.md)"
         return MissingFactError(
             f"a model on {group} x {hardware.name} is not modelled",
-            because="no link between sockets is on file, and published rates of two differ threefold",
-            hint=f"one socket, --gpu {hardware.name}{beside if hardware.segment == 'datacenter' else ''}",
+            because="no link between sockets is on file, and published rates of two differ threefold"
+            + (beside if hardware.segment == "datacenter" else ""),
+            hint=f"one socket: --gpu {hardware.name} --memory {_usual_dimms(hardware)}",
         )
     return MissingFactError(
         f"no link on file joins {group} x {hardware.name}",

@@ -161,6 +161,7 @@ class Deployment(Shown):
     def __post_init__(self) -> None:
         require_together("deployment", self.features)
         self.engine.require_device(self.hardware)
+        self.hardware.require_one_socket(self.parallel.devices)
         self.engine.require_division(self.parallel, self.hardware.name)
         if names_cache(self.model, self.precision):
             self.engine.require_cache(self.precision.kv.name, self.hardware)
