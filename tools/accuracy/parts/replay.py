@@ -1,10 +1,10 @@
 """A public run of 5,000 requests of Mooncake's trace of tools and agents on four B200, with and without a host tier.
 
 The run is told, its trace is not on file: of its 23,608 requests 167 were read, of two places of a copy of a thousand
-(hiverge/dynamo, ``mooncake_trace.jsonl``, from 1,178 and 1,270 s on). Half are chats, the others calls whose prompts begin with one of two texts,
-of 12 and of 5 blocks. So there stand in for it the first chats of Mooncake's conversations, which is on file, at their
-own times, and between them the calls that were found, in their order and again. There are as many chats as make the
-prompt tokens that the run states; nothing else is taken from it.
+(hiverge/dynamo, ``mooncake_trace.jsonl``, from 1,178 and 1,270 s on). Half are chats, the others calls whose prompts
+begin with one of two texts, of 12 and of 5 blocks. So there stand in for it the first chats of Mooncake's
+conversations, which is on file, at their own times, and between them the calls that were read, in their order and
+again. There are as many chats as make the prompt tokens that the run states; nothing else is taken from it.
 """
 
 from __future__ import annotations
