@@ -1,5 +1,5 @@
 """Factors learned from an independent replay of vLLM's scheduler: prompts in pieces beside decodes, in an open loop
-whose rate and lengths change, with noise, and with records and fields missing. What comes back is what went in, within 3 %.
+whose rate and lengths change, with noise, and with records and fields missing. What went in comes back within 3 %.
 """
 
 from __future__ import annotations
