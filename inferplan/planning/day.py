@@ -539,10 +539,10 @@ def simulate_days(
     works: list[DayWork] = run_beside([one.work for one in designs], jobs, kept)
     runs = [(place, policy) for place, one in enumerate(designs) for policy in one.asked.policies]
     told = Progress(len(runs), progress)
-    asks = progress is not None or (isinstance(jobs, int) and 1 < jobs < len(runs))
+    far = isinstance(jobs, str)  # other machines do not see files of this one
+    asks = progress is not None or isinstance(jobs, str) or 1 < jobs < len(runs)
     known = [requests.arrival if requests.follows is None else None, requests.prompt, requests.output]
     told_once = None if warn is None else cache(warn)
-    far = isinstance(jobs, str)  # other machines do not see files of this one
     spools = [None if far else spool_for(known, told_once) for _ in runs]
     kept = [*kept, *works, *(one for spool in spools if spool for one in (spool, *spool.columns))]
     tasks = [

@@ -363,7 +363,7 @@ class _Cluster:
         self.progress.at(int(key.rpartition("-")[2]), done)
 
     def stop(self) -> None:
-        """What is not done need not be: the tasks end with the client."""
+        """What is not done need not be: workers forget the tasks with the client, which see that (:class:`_Report`)."""
 
     def end(self) -> None:
         """Nobody is left."""
@@ -392,7 +392,7 @@ def _done_there(whole: bytes, place: int) -> tuple[bytes, int]:
 
 
 class _Report:
-    """On another machine: says now and then how much of the task in progress is done."""
+    """On another machine: says how much of the task in progress is done now and then, and ends one nobody wants."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -403,4 +403,7 @@ class _Report:
         from dask.distributed import get_worker
 
         self._next, worker = monotonic() + _LOOK, get_worker()
-        worker.log_event(_TOPIC, (str(worker.get_current_task()), done))
+        key = worker.get_current_task()
+        if key not in worker.state.tasks or worker.state.tasks[key].state == "cancelled":
+            raise RuntimeError("who asked for it is gone")
+        worker.log_event(_TOPIC, (str(key), done))

@@ -294,24 +294,29 @@ def test_what_a_worker_of_a_cluster_raises_is_raised_here(cluster: Any) -> None:
         run_beside([int, fails], cluster.scheduler_address)
 
 
-def test_ctrl_c_keeps_what_a_cluster_has_done(cluster: Any) -> None:
-    """The second task goes on until somebody stops it, and is told to have come at least so far."""
+def test_ctrl_c_keeps_what_a_cluster_has_done(cluster: Any, tmp_path: Path) -> None:
+    """The second task would go on for a minute, and ends soon after somebody stops it."""
 
     def told(done: int) -> None:
         if done > 10:
             os.kill(os.getpid(), signal.SIGINT)
 
-    progress = Progress(2, told)
+    progress, marks = Progress(2, told), tmp_path / "marks"
 
     def forever() -> None:
-        for done in range(100):
+        for done in range(600):
             time.sleep(0.1)
+            marks.write_text(str(done))
             progress.of(1)(done)
 
     with pytest.raises(StoppedError) as stopped:
         run_beside([lambda: "done", forever], cluster.scheduler_address, progress=progress)
     assert stopped.value.found == {0: "done"}
     assert progress.done(1) > 10
+    time.sleep(2.0)
+    ended = marks.read_text()
+    time.sleep(1.0)
+    assert marks.read_text() == ended
 
 
 def test_a_cluster_without_workers_or_of_another_release_is_refused(

@@ -12,6 +12,7 @@ from inferplan.figures import record
 from inferplan.planning.machines import OWNED
 from inferplan.reports import progress
 from inferplan.reports import several as report
+from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.requests import Slo
 
 
@@ -28,14 +29,14 @@ SIZES = {name: Size(gpu="h100", devices=devices) for name, devices in (("two", 2
 def stage(name: str, **more: Any) -> Any:
     found = {
         "name": name, "limits": Slo(ttft=0.5, percentile=95.0), "after": None, "shares": None, "share": 1.0,
-        "rate": 10.0,
+        "rate": 10.0, "adapters": None,
     }  # fmt: skip
     return SimpleNamespace(**found | more)
 
 
 def member(of: Any, size: str = "two", gpu: str = "h100", **more: Any) -> Any:
     deployment = SimpleNamespace(
-        model=SimpleNamespace(name=f"{of.name}-model"), parallel=SimpleNamespace(describe=lambda: "tp2")
+        model=SimpleNamespace(name=f"{of.name}-model"), parallel=SimpleNamespace(describe=lambda: "tp2"), lora=None
     )
     found = {
         "stage": of, "size": SIZES[size], "gpu": gpu, "deployment": deployment, "replicas": None,
@@ -57,7 +58,12 @@ def machine(**more: Any) -> Any:
 
 def run(steady: bool = True) -> Any:
     return SimpleNamespace(
-        steady=steady, counts={"arrived": 9}, verdict="stable", goodput=9.5, percentiles=lambda key: {"mean": 0.25}
+        steady=steady,
+        counts={"arrived": 9},
+        verdict="stable",
+        goodput=9.5,
+        percentiles=lambda key: {"mean": 0.25},
+        conditions={"adapter_load": None},
     )
 
 
@@ -233,6 +239,17 @@ def notes(of: Any) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "_offers", lambda used, prices: ["offers"])
         return report._notes(of)
+
+
+def test_adapters_of_a_model() -> None:
+    """Nine of twelve requests find theirs in its slot; the others load it, each in 30 ms."""
+    whole = plan(stage("chat", adapters=Popularity(count=50, skew=0.0)), stage("plain"))
+    whole.asked.members[0].deployment.lora = SimpleNamespace(rank=16, slots=8)
+    meters = [SimpleNamespace(adapters_found=found, adapters_loaded=1) for found in (4, 2, 3)]
+    whole.run.asked[0].run = SimpleNamespace(conditions={"adapter_load": {"seconds": 0.03}}, meters=meters)
+    assert report._adapters(whole) == [
+        "chat: 50 adapters, all asked for alike, of rank 16; 75.00% found in 8 slots; 3 loaded, 30.00 ms each"
+    ]
 
 
 def test_sentences_below_several_models() -> None:

@@ -22,6 +22,7 @@ from inferplan.estimate.deployment import Deployment, moe_parts
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import Phase
 from inferplan.models.spec import ModelSpec
+from tools.fitting.one_stream import OneStream, stated
 
 _TABLE = Path("measured") / "published" / "parts" / "cpu_offload.csv"
 _HOSTS = {
@@ -37,19 +38,11 @@ _ENGINE, _WHOLE = "ktransformers", "ktransformers@0.2"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """A measured speed of one stream [tokens/s], behind ``prompt`` tokens or of them. chosen: experts of a token where
-    the run had fewer than the model's own."""
+class Run(OneStream):
+    """One of a GPU and a host. chosen: experts of a token where the run had fewer than the model's own."""
 
-    source: str
-    model: str
-    quant: str
     gpu: str
     host: str
-    prompt: float
-    output: float
-    of_prompt: bool
-    measured: float
     memory: float | None = None
     chosen: int | None = None
     said: str = ""
@@ -72,12 +65,6 @@ class Run:
         """The step that was measured."""
         found = self.estimate()
         return found.prefill if self.of_prompt else found.decode
-
-    @property
-    def predicted(self) -> float:
-        """Tokens per second."""
-        found = self.estimate()
-        return self.prompt / float(found.ttft) if self.of_prompt else 1.0 / float(found.tpot)
 
     @property
     def kernel(self) -> str:
@@ -148,17 +135,7 @@ def _shared(row: dict[str, str]) -> Run | None:
 
 
 def _own(row: dict[str, str]) -> Run:
-    return Run(
-        source=row["source"],
-        model=row["model"],
-        quant=row["format"],
-        gpu=row["gpu"],
-        host=row["host"],
-        prompt=float(row["prompt"]),
-        output=float(row["generated"] or 128),
-        of_prompt=row["quantity"] == "prompt_speed",
-        measured=float(row["value"]),
-    )
+    return Run(**stated(row), gpu=row["gpu"], host=row["host"])
 
 
 def aside(host: str) -> bool:

@@ -15,20 +15,14 @@ from inferplan.catalog.files import config_root, load_hardware
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
+from tools.fitting.one_stream import OneStream, stated
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """A measured speed of one stream [tokens/s] on a processor: of its prompt, or of the tokens behind it."""
+class Run(OneStream):
+    """One on a processor."""
 
-    source: str
     hardware: HardwareSpec
-    model: str
-    quant: str
-    prompt: float
-    output: float
-    of_prompt: bool
-    measured: float
     fitted: bool
 
     @property
@@ -42,12 +36,6 @@ class Run:
         request = Request(model=self.model, gpu=self.hardware.name, quant=self.quant, engine="llama.cpp", memory="1TB")
         found = assemble(request, hardware_loader=lambda _: self.hardware)
         return Estimate(deployment=found, load=StaticLoad(prompt=self.prompt, output=self.output))
-
-    @property
-    def predicted(self) -> float:
-        """Tokens per second."""
-        found = self.estimate()
-        return self.prompt / float(found.ttft) if self.of_prompt else 1.0 / float(found.tpot)
 
     @property
     def flop(self) -> dict[str, float]:
@@ -77,17 +65,7 @@ def runs() -> list[Run]:
 
 
 def _run(row: dict[str, str]) -> Run:
-    return Run(
-        source=row["source"],
-        hardware=_processor(row),
-        model=row["model"],
-        quant=row["format"],
-        prompt=float(row["prompt"]),
-        output=float(row["generated"] or 128),
-        of_prompt=row["quantity"] == "prompt",
-        measured=float(row["value"]),
-        fitted=row["fit"] == "yes",
-    )
+    return Run(**stated(row), hardware=_processor(row), fitted=row["fit"] == "yes")
 
 
 def _processor(row: dict[str, str]) -> HardwareSpec:
