@@ -159,6 +159,8 @@ def test_a_load_that_is_stated_and_read_back() -> None:
         "think_time": {"kind": "constant", "mean_s": 0.0, "spread": 0.0}, "shared_prefix_tokens": 0,
         "distinct_prefixes": 1, "not_sent": [],
     }  # fmt: skip
+    people = Demand(prompt=DEMAND.prompt, output=DEMAND.output, users=8)
+    assert (load_record(people)["users"], load_record(people)["not_sent"]) == (8, [])
     floats = {**stated, **{name: stated[name] | {"mean": float(stated[name]["mean"])} for name in ("prompt", "output")}}
     assert planned_demand({"question": {"load": floats}}, "x").rate == 10.0
     with pytest.raises(SpecError, match="does not state the load"):
