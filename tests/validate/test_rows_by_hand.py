@@ -183,6 +183,14 @@ def test_inputs_of_narrow_weights() -> None:
     assert inputs("mxfp4", SimpleNamespace(peak={"fp8": 1.0})) == "bf16"
 
 
+def test_a_row_shows_its_cells() -> None:
+    """Those of its file, where they are other words than its facts."""
+    facts = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "engine": "vllm", "isl": "512", "osl": "64"}
+    assert rows.row_of("x", facts, {}).cells == facts
+    assert rows.row_of("x", facts, {}, {"Model": "Llama 3.1"}).cells == {"Model": "Llama 3.1"}
+    assert rows.row_of("x", facts | {"isl": "none"}, {}, {"a": "b"}).cells == {"a": "b"}
+
+
 def test_releases_that_are_none_are_words() -> None:
     """A release is told by its order; what is none is told by its letters."""
     assert rows._alike("engine_version", "0.19", "v0.19") and not rows._alike("engine_version", "0.19", "0.20")
