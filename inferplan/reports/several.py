@@ -333,8 +333,7 @@ def _notes(plan: SeveralPlan) -> list[str]:
     lines += [*_spread(plan), *_adapters(plan)]
     if any(stage.after is not None for stage in asked.stages):
         lines.append("a model whose answers may be passed on shows nothing until its answer is complete and judged")
-    if any(stage.shares is not None for stage in asked.stages):
-        lines += _turns(plan)
+    lines += _turns(plan)
     if any(stage.shares is not None and asked.swap(place) is None for place, stage in enumerate(asked.stages)):
         lines.append(
             "models on the same GPUs take turns: each model with a step in progress runs at its share of the pace; a "

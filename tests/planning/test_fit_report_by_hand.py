@@ -142,6 +142,7 @@ def test_the_load_in_a_table() -> None:
         "users": 7, "think_time_s": 0.0, "answer_time_s": None, "requests_per_s": None, "requests_at_once": 1500
     }  # fmt: skip
     assert report.load_record(load(people=1, think_time=2.5))["users"] is None
+    assert report.load_record(load(think_time=None))["think_time_s"] == 0.0
 
 
 def test_formats_side_by_side() -> None:

@@ -159,6 +159,8 @@ def test_a_load_that_is_stated_and_read_back() -> None:
         "think_time": {"kind": "constant", "mean_s": 0.0, "spread": 0.0}, "shared_prefix_tokens": 0,
         "distinct_prefixes": 1, "not_sent": [],
     }  # fmt: skip
+    people = Demand(prompt=DEMAND.prompt, output=DEMAND.output, users=8)
+    assert (load_record(people)["users"], load_record(people)["not_sent"]) == (8, [])
     floats = {**stated, **{name: stated[name] | {"mean": float(stated[name]["mean"])} for name in ("prompt", "output")}}
     assert planned_demand({"question": {"load": floats}}, "x").rate == 10.0
     with pytest.raises(SpecError, match="does not state the load"):
@@ -223,6 +225,24 @@ def test_latencies_beside_a_plan() -> None:
     with pytest.raises(InputFileError, match="http://a was measured without TPOT"):
         held().judged(one_of(tpot_s=None))
     assert held().answer == 2.0 and held(quoted={}).answer == 0.0
+
+
+@for_each(("load", "percentile", "good"), [(1, 95.0, True), (2, 95.0, False), (1, 99.0, False)])
+def test_measurements_in_another_copy(load: int, percentile: float, good: bool) -> None:
+    """They are of the plan where the copy has its load and its percentile."""
+    copy = SimpleNamespace(
+        data={"question": {"load": load}}, percentile=percentile, measurements=["one"], facts={},
+        require_own=lambda facts, path: None,
+    )  # fmt: skip
+    own = SimpleNamespace(**vars(copy) | {"data": {"question": {"load": 1}}, "percentile": 95.0, "measurements": []})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measured, "PlanFile", lambda path: own if path == "plan" else copy)
+        patch.setattr(measured, "is_plan", lambda path: True)
+        if good:
+            assert measured.measurements_of(["plan", "copy"]) == (own, ["one"])
+            return
+        with pytest.raises(InputFileError, match="copy was measured under another load than plan"):
+            measured.measurements_of(["plan", "copy"])
 
 
 def test_measurements_of_another_deployment() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import exp, log
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,14 +10,16 @@ from typing import Any
 
 import pytest
 
+from inferplan.catalog.files import load_hardware, load_model
 from inferplan.errors import InputFileError, UsageError
 from inferplan.measuring.prometheus_api import matchers
 from inferplan.reports import emit as emitted
 from inferplan.reports import validation as report
-from inferplan.validation import anchor, deploy, files, held_out, host, rows
+from inferplan.validation import anchor, deploy, files, held_out, host, importers, rows
 from inferplan.validation.importers import aiperf, llama_bench, plain
 from inferplan.validation.importers.record import Record
 from inferplan.work.formats import find_format
+from tests.cases import for_each
 
 
 def test_a_row_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +183,14 @@ def test_inputs_of_narrow_weights() -> None:
     assert inputs("mxfp4", SimpleNamespace(peak={"fp8": 1.0})) == "bf16"
 
 
+def test_a_row_shows_its_cells() -> None:
+    """Those of its file, where they are other words than its facts."""
+    facts = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "engine": "vllm", "isl": "512", "osl": "64"}
+    assert rows.row_of("x", facts, {}).cells == facts
+    assert rows.row_of("x", facts, {}, {"Model": "Llama 3.1"}).cells == {"Model": "Llama 3.1"}
+    assert rows.row_of("x", facts | {"isl": "none"}, {}, {"a": "b"}).cells == {"a": "b"}
+
+
 def test_releases_that_are_none_are_words() -> None:
     """A release is told by its order; what is none is told by its letters."""
     assert rows._alike("engine_version", "0.19", "v0.19") and not rows._alike("engine_version", "0.19", "0.20")
@@ -209,7 +220,32 @@ def test_devices_of_llama_bench() -> None:
     """Its list of devices may end with a comma."""
     names = {"n_prompt": 512, "n_gen": 0, "avg_ns": 1e9, "gpu_info": "RTX 3090, RTX 3090, "}
     (facts,) = llama_bench.read(Record(names))
-    assert (facts["gpu"], facts["pp"]) == ("RTX 3090", "2")
+    assert (facts["gpu"], facts["pp"], facts["model"]) == ("RTX 3090", "2", "")
+    (named,) = llama_bench.read(Record(names | {"model_filename": "models/llama-2-7b-Q4_K_M.gguf"}))
+    assert named["model"] == "llama-2-7b"
+
+
+@for_each("keys, told", [(8, "a1, a2, a3, a4, a5, a6, a7, a8"), (9, "a1, a2, a3, a4, a5, a6, a7, a8, ...")])
+def test_an_object_of_no_tool_is_told_by_its_first_keys(keys: int, told: str) -> None:
+    record = json.dumps({f"a{number}": 1 for number in range(1, keys + 1)})
+    with pytest.raises(InputFileError) as refused:
+        importers._read_json(Path("x.json"), record, {})
+    assert refused.value.because == f"its keys are {told}"
+
+
+def test_experts_beside_a_label() -> None:
+    """A label names the experts too, but where a row states theirs."""
+    model, hardware = load_model("mixtral-8x7b"), load_hardware("h100-sxm")
+
+    def formats(**more: Any) -> tuple[str, str]:
+        run: Any = SimpleNamespace(
+            weights=None, precision="fp8", experts=None, activations=None, kv=None, engine="vllm"
+        )
+        vars(run).update(more)
+        found = deploy.row_precision(run, model, hardware)
+        return found.weights.name, found.experts.name
+
+    assert formats() == ("fp8", "fp8") and formats(experts="int4") == ("fp8", "int4")
 
 
 def test_labels_of_servers() -> None:
