@@ -246,7 +246,7 @@ def test_a_steady_state_before_its_batch(monkeypatch: pytest.MonkeyPatch) -> Non
     """The band of TTFT is a fifth below and half above; of TPOT none is known."""
     calls: list[Any] = []
     beside: list[Any] = []
-    state = SimpleNamespace(ttft=0.5, tpot=0.02, to_dict=lambda: {"x": 1})
+    state = SimpleNamespace(ttft=0.5, tpot=0.02, kv_use=0.5, to_dict=lambda: {"x": 1})
     monkeypatch.setattr(techniques, "steady_state", lambda *words, **more: calls.append((words, more)) or state)
     monkeypatch.setattr(techniques, "steady_bands", lambda *words: {"ttft": (0.8, 1.5)})
     within = ["within x"]

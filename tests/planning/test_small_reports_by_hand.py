@@ -662,7 +662,7 @@ def test_models_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def found(count: int, kinds: int = 1, held: int = 1, have: str = "2x-l4", context: int | None = None) -> Report:
         fitting = [model(f"m{place}", 5) for place in range(count)]
-        asked = SimpleNamespace(context=context, held=held)
+        asked = SimpleNamespace(context=context, held=held, kv=None, quality=None)
         meant = [SimpleNamespace(gpu=f"g{place}") for place in range(kinds)]
         return fit_models.models_report(SimpleNamespace(  # type: ignore[arg-type]
             fitting=fitting, models=[*fitting, model("big", None)], meant=meant, asked=asked, have=have
