@@ -7,7 +7,6 @@ mixes are chosen farthest first (Gonzalez, Theoretical Computer Science 38, 1985
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,7 +46,8 @@ class MixCapacity:
 class DayWork:
     """What replicas carry of a day. load: the replicas that would be busy within the limits, over time. busiest: the
     mix of the step that takes most. apart: the largest share of requests in which a mix of the day differs from the one
-    that it is taken for. confidence: at which that is, of the devices; :data:`MIDDLE` as predicted.
+    that it is taken for. confidence: at which that is, of the devices; :data:`MIDDLE` as predicted. unkept: why it is
+    not that which was asked for.
     """
 
     mixes: tuple[MixCapacity, ...]
@@ -55,6 +55,7 @@ class DayWork:
     load: Profile
     apart: float = 0.0
     confidence: float = MIDDLE
+    unkept: InfeasibleError | None = None
 
     @property
     def design(self) -> Design:
@@ -81,10 +82,13 @@ def work_of(
     """
     require_decodes(question.demand, deployment.model.encodes, "a day")
     *surer, last = question.confidences
+    unkept: InfeasibleError | None = None
     for confidence in surer:
-        with suppress(InfeasibleError):
+        try:
             return _work(request, deployment, question.at(confidence), profile, tiers)
-    return _work(request, deployment, question.at(last), profile, tiers)
+        except InfeasibleError as error:
+            unkept = error
+    return replace(_work(request, deployment, question.at(last), profile, tiers), unkept=unkept)
 
 
 def _slowness(deployment: Deployment, question: Question) -> Slowness:
