@@ -7,7 +7,6 @@ mixes are chosen farthest first (Gonzalez, Theoretical Computer Science 38, 1985
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -50,7 +49,8 @@ class MixCapacity:
 class DayWork:
     """What replicas carry of a day. load: the replicas that would be busy within the limits, over time. busiest: the
     mix of the step that takes most. apart: the largest share of requests in which a mix of the day differs from the one
-    that it is taken for. confidence: at which that is, of the devices; :data:`MIDDLE` as predicted.
+    that it is taken for. confidence: at which that is, of the devices; :data:`MIDDLE` as predicted. unkept: why it is
+    not that which was asked for.
     """
 
     mixes: tuple[MixCapacity, ...]
@@ -58,6 +58,7 @@ class DayWork:
     load: Profile
     apart: float = 0.0
     confidence: float = MIDDLE
+    unkept: InfeasibleError | None = None
 
     @property
     def design(self) -> Design:
@@ -92,10 +93,13 @@ def work_of(
     require_decodes(question.demand, deployment.model.encodes, "a day")
     extras = extras or ReplicaExtras()
     *surer, last = question.confidences
+    unkept: InfeasibleError | None = None
     for confidence in surer:
-        with suppress(InfeasibleError):
+        try:
             return _work(request, deployment, question.at(confidence), profile, extras)
-    return _work(request, deployment, question.at(last), profile, extras)
+        except InfeasibleError as error:
+            unkept = error
+    return replace(_work(request, deployment, question.at(last), profile, extras), unkept=unkept)
 
 
 def _slowness(deployment: Deployment, question: Question) -> Slowness:

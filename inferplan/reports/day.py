@@ -294,9 +294,8 @@ def _counted(day: Day) -> str:
         )
     if asked == MIDDLE:
         return f"replicas are counted as predicted; plan keeps a confidence of {USUAL:g} where the error is known"
-    return (
-        f"replicas are counted as predicted: at a confidence of {asked:g} none keeps the limits, or no error is known"
-    )
+    why = "" if day.work.unkept is None else day.work.unkept.what.removeprefix(f"no day at a confidence of {asked:g}: ")
+    return f"replicas are counted as predicted, for at a confidence of {asked:g} {why}"
 
 
 def _of_media(day: Day) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferplan.errors import InfeasibleError
 from inferplan.figures import record
 from inferplan.reports import day as report
 from inferplan.serving.autoscaling import Reactive
@@ -82,7 +83,7 @@ def day(*policies: Any, **more: Any) -> Any:
     )  # fmt: skip
     found: dict[str, Any] = {
         "asked": SimpleNamespace(**asked | more.pop("asked", {})), "question": question, "days": 1.0, "undone": {},
-        "work": SimpleNamespace(design=design, mixes=[1], confidence=0.5, apart=0.0),
+        "work": SimpleNamespace(design=design, mixes=[1], confidence=0.5, apart=0.0, unkept=None),
         "policies": list(policies) or [policy()],
         "tariff": SimpleNamespace(currency="EUR", bill=lambda count: SimpleNamespace(remarks=["a remark"])),
         "requests": Requests(hashes=None, prompt=np.array([1000, 3000]), output=np.array([100, 200]), media=None,
@@ -175,9 +176,11 @@ def test_confidences_of_a_day() -> None:
     assert counted == "replicas are counted as predicted; plan keeps a confidence of 0.8 where the error is known"
     asked = day()
     asked.question.sizing.confidence = 0.9
-    assert report._counted(asked) == (
-        "replicas are counted as predicted: at a confidence of 0.9 none keeps the limits, or no error is known"
-    )
+    for what in ("a replica keeps them under no load", "the error is not known"):
+        asked.work.unkept = InfeasibleError(what)
+        assert report._counted(asked) == f"replicas are counted as predicted, for at a confidence of 0.9 {what}"
+    asked.work.unkept = InfeasibleError("no day at a confidence of 0.9: the error is not known")
+    assert report._counted(asked).endswith("confidence of 0.9 the error is not known")
     asked.work.confidence = 0.9
     assert report._counted(asked).startswith(
         "replicas are counted at a confidence of 0.9, as in plan: for steps x 1.25 of"
