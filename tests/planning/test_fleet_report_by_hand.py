@@ -163,6 +163,7 @@ def test_one_kind_alone() -> None:
         "fleet": "l4 x alone", "GPUs": "1,234", "EUR/h": "1,006.50", "against the mix": "1,000.00 EUR/h more",
     }  # fmt: skip
     assert cells(report._single(plan(), single(cost=6.504)))["against the mix"] == "the same"
+    assert cells(report._single(plan(cost=0.0), single(cost=0.005)))["against the mix"] == "the same"
     assert cells(report._single(plan(), single(cost=6.506)))["against the mix"] == "0.01 EUR/h more"
     assert cells(report._single(plan(), single("h100", bought=None, most=1.2345))) == {
         "fleet": "h100 x alone", "GPUs": "-", "EUR/h": "-", "against the mix": "carries 1.23 requests/s at most",

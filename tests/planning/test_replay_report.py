@@ -43,6 +43,7 @@ class Replicas:
     result = SimpleNamespace(records=SimpleNamespace(hashes=None, prompt=[1]), conditions={"prefix_caching": True})
 
     def mean_replicas(self, start: float, stop: float) -> float:
+        assert start < stop
         return self.count
 
     def percentile(self, name: str) -> float | None:
