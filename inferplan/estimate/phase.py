@@ -445,7 +445,7 @@ def _counted(phase: Phase, weights: list[tuple[Num, Num]], name: Naming = plain)
         return weights
 
     def seen(costs: Sequence[OpCost], halves: Num) -> Num:
-        share = _seen(phase.deployment, costs, halves)
+        share = _seen(phase.deployment, [(cost.op, cost.all_runs) for cost in costs], halves)
         return share if name is plain else name(float(np.max(share)), "share that overlapping halves do not hide")
 
     most, usual = phase.halves
@@ -494,7 +494,9 @@ def stage_seconds(
     seconds: list[Num] = []
     for costs, count in zip(stages, layers):
         if id(costs) not in known:
-            known[id(costs)] = kernel_seconds(deployment, costs) * _seen(deployment, costs, halves)
+            known[id(costs)] = kernel_seconds(deployment, costs) * _seen(
+                deployment, [(cost.op, cost.all_runs) for cost in costs], halves
+            )
         seconds.append(known[id(costs)] + layer_seconds(deployment, count))
     return seconds
 
@@ -507,14 +509,15 @@ def kernel_seconds(deployment: Deployment, costs: Sequence[OpCost]) -> Num:
     return seconds
 
 
-def _seen(deployment: Deployment, costs: Sequence[OpCost], halves: Num) -> Num:
-    """The share of kernel seconds that two halves do not hide behind each other (:class:`Overlap`); 1 of others."""
+def _seen(deployment: Deployment, priced: Sequence[tuple[Op, Num]], halves: Num) -> Num:
+    """The share of kernel seconds that two halves do not hide behind each other (:class:`Overlap`); 1 of others.
+    priced: operators with their seconds."""
     if deployment.two_batches is None:
         return 1.0
-    both = dense(sum_arrays(cost.all_runs for cost in costs))
-    parts = {part: [cost for cost in costs if overlap_part(cost.op) == part] for part in OVERLAP_PARTS}
-    seconds = (dense(sum_arrays(cost.all_runs for cost in part)) for part in parts.values())
-    left = overlap_of(deployment, [cost.op for cost in costs]).seconds(*seconds)
+    both = dense(sum_arrays(spent for _, spent in priced))
+    parts = [[spent for op, spent in priced if overlap_part(op) == part] for part in OVERLAP_PARTS]
+    seconds = (dense(sum_arrays(part)) for part in parts)
+    left = overlap_of(deployment, [op for op, _ in priced]).seconds(*seconds)
     share: Num = np.where(halves > 1.0, left / np.maximum(both, 1e-300), 1.0)
     return share
 
@@ -655,12 +658,12 @@ def _stacked(steps: list[Step], shared: Shared) -> Step | None:
 def _stages_together(
     deployment: Deployment,
     stages: list[Stage],
-    known: tuple[dict[OperatorRun, OpCost], dict[int, Num]],
+    known: tuple[dict[OperatorRun, Num], dict[int, Num]],
     chosen: slice | None,
 ) -> list[Any]:
     """:func:`stage_seconds` of the chosen rows, along the first axis, of what is priced together; of all without.
 
-    known: what was priced, and the seconds of the parts of stages, by their ``id``.
+    known: seconds of runs, and of the parts of stages by their ``id``.
     """
     runs, parts = known
     seconds: dict[int, Num] = {}
@@ -670,13 +673,24 @@ def _stages_together(
         kernels: Num = 0.0
         for ops, times in stage.parts:
             if id(ops) not in parts:
-                parts[id(ops)] = kernel_seconds(deployment, costs_of(deployment, ops, runs))
+                parts[id(ops)] = dense(sum_arrays(_run_seconds(deployment, op, runs) for op in ops))
+                if not np.all(np.isfinite(parts[id(ops)])):
+                    require_finite(deployment, costs_of(deployment, ops, {}))
             kernels = kernels + parts[id(ops)] * times
         if deployment.two_batches is not None:
-            kernels = kernels * _seen(deployment, costs_of(deployment, stage.ops, runs), stage.halves)
+            priced = [(op, _run_seconds(deployment, op, runs)) for op in stage.ops]
+            kernels = kernels * _seen(deployment, priced, stage.halves)
         rows = kernels if chosen is None else take_rows(kernels, chosen)
         seconds[id(stage)] = rows + layer_seconds(deployment, stage.layers)
     return [seconds[id(stage)] for stage in stages]
+
+
+def _run_seconds(deployment: Deployment, op: Op, runs: dict[OperatorRun, Num]) -> Num:
+    """Seconds of all runs of an operator in the step. runs: seconds of each run that is known, to which it adds."""
+    run = op.run
+    if run not in runs:
+        runs[run] = price(op, *deployment.runs_on(op)).spent.total
+    return runs[run] * op.count
 
 
 def _priced(deployment: Deployment, stages: list[Stage]) -> tuple[tuple[OpCost, ...], ...]:

@@ -395,13 +395,13 @@ def price(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCa
 
     Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group.
     """
-    work = op.known_work
+    work = op.work()
     spent, clock = _one_kernel(op, work, hardware, calibration, cap)
     kernels = _kernels_beside(op, calibration)
     if kernels is not None:
 
         def seconds(other: Op) -> Num:
-            return dense(_one_kernel(other, other.known_work, hardware, calibration, cap)[0].total)
+            return dense(_one_kernel(other, other.work(), hardware, calibration, cap)[0].total)
 
         if kernels.wide:
             total = _at_least(dense(spent.total), kernels.narrowest, seconds)

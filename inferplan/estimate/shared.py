@@ -6,10 +6,12 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.roofline import OpCost
+from inferplan.units import Num
 from inferplan.work.ops import OperatorRun
 
 T = TypeVar("T")
+_MOST_RUNS = 400
+"""Of four divisions in each format; of a grid each takes tens of kB."""
 
 
 class Shared:
@@ -21,7 +23,7 @@ class Shared:
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[object, Any]] = {}
         self._device: tuple[object, ...] = ()
-        self._runs: dict[OperatorRun, OpCost] = {}
+        self._runs: dict[OperatorRun, Num] = {}
 
     def of(self, objects: tuple[object, ...], beside: Hashable, make: Callable[[], T]) -> T:
         """What ``make`` makes of these very objects and of what stands beside them, made once."""
@@ -31,12 +33,13 @@ class Shared:
         found: T = self._made[key][1]
         return found
 
-    def runs_on(self, deployment: Deployment) -> dict[OperatorRun, OpCost]:
-        """Runs that were priced on the device of a deployment, by its constants; those of the device before it are
-        forgotten. Where the host has a part of the model, none are shared."""
+    def runs_on(self, deployment: Deployment) -> dict[OperatorRun, Num]:
+        """Seconds of runs that were priced on the device of a deployment, by its constants. Those of the device before
+        it are forgotten, and all when they are many; where the host has a part of the model, none are shared."""
         if deployment.offload is not None or deployment.streamed is not None:
             return {}
         device = deployment.hardware, deployment.calibration, deployment.cap
-        if not all(one is other for one, other in zip(self._device, device)) or not self._device:
+        known = self._device and all(one is other for one, other in zip(self._device, device))
+        if not known or len(self._runs) > _MOST_RUNS:
             self._device, self._runs = device, {}
         return self._runs

@@ -163,7 +163,7 @@ def _sawtooth(tokens: Num, size: int) -> Num:
     return whole * size * (size + 1) / 2 + rest * (rest + 1) / 2
 
 
-_WORKED_OUT = ("run", "known_work", "beside")
+_WORKED_OUT = ("run", "beside")
 """What an operator keeps of what it worked out: another place makes it another."""
 
 Place = Literal["device", "host", "link"]
@@ -214,11 +214,6 @@ class Op:
         kept = {name: value for name, value in vars(self).items() if name not in _WORKED_OUT}
         vars(other).update(kept, **changes)
         return other
-
-    @cached_property
-    def known_work(self) -> Work:
-        """:meth:`work`, worked out once."""
-        return self.work()
 
     @cached_property
     def beside(self) -> Widths | None:
