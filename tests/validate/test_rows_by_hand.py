@@ -142,7 +142,7 @@ def test_sentences_beside_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert notes(named="org/x") == notes(checkpoint_needs="fp8") == []
     idle = ["--quantised changes nothing: the checkpoint is not converted without it, either"]
     assert notes(holds=True) == idle == notes(holds=True, draft="draft") and notes(holds=True, online="fp8") == []
-    assert notes(holds=True, draft="draft", online=lambda launch, draft=None: draft and "fp8") == []
+    assert notes(holds=True, draft="draft", online=lambda launch, draft=None: draft == "draft" and "fp8") == []
     assert notes(queue_note="queue", cap_note="cap", node_note="node") == ["queue", "cap", "node"]
     assert notes(pools=SimpleNamespace(prompts="other"),
     node_note=lambda one: "first" if one == "other" else "last") == [
