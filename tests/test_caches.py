@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from math import ceil
@@ -244,3 +245,12 @@ def _spec(name: str):  # type: ignore[no-untyped-def]
     from inferplan.devices.engine import EngineSpec
 
     return load("engines", name, EngineSpec)
+
+
+def test_caches_side_by_side(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """``compare --kv`` takes a list. A token of Llama-3.1-8B: 2 x 32 layers x 8 heads x 128 elements."""
+    words = ("compare", "llama-3.1-8b", "--gpu", "h100-sxm", "--kv", "bf16,fp8", "--format", "json")
+    assert exit_code(monkeypatch, *words) == 0
+    wide, narrow = json.loads(capsys.readouterr().out)["candidates"]
+    assert wide["kv_bytes_per_token"] == 2 * 2 * 32 * 8 * 128
+    assert narrow["kv_bytes_per_token"] == 2 * 32 * 8 * 128

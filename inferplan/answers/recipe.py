@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import numpy as np
 
 from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import Request, assemble, precision_of
+from inferplan.catalog.drafts import smaller_draft
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
@@ -348,7 +350,7 @@ def ingredient(text: str, request: Request, model: ModelSpec) -> Ingredient:
     """An ingredient by name: see :data:`NAMES`; a number format is one too. Raises ``UsageError`` for anything else."""
     name, _, rest = text.partition(":")
     values = dict(part.partition("=")[::2] for part in rest.split(":") if part) if rest else {}
-    _require_exactly(name, text, values)
+    _require_exactly(name, text, values, model)
     if name in _SWITCHES:
         attribute = _SWITCHES[name]
         on: dict[str, Any] = {attribute: True}
@@ -375,7 +377,11 @@ def ingredient(text: str, request: Request, model: ModelSpec) -> Ingredient:
     try:
         parse_precision(name, frozenset({"fp8"}))
     except UsageError:
-        raise UsageError(f"no ingredient named {name!r}", hint=f"{', '.join(NAMES)}, or a format such as fp8") from None
+        close = get_close_matches(name, [one.partition(":")[0] for one in NAMES], n=1)
+        meant = f"did you mean {_form(close[0])}? One of " if close else ""
+        raise UsageError(
+            f"no ingredient named {name!r}", hint=f"{meant}{', '.join(NAMES)}, or a format such as fp8"
+        ) from None
     return Ingredient(name=text, apply=quantise)
 
 
@@ -384,8 +390,9 @@ def _form(name: str) -> str:
     return next((form for form in NAMES if form.partition(":")[0] == name), name)
 
 
-def _require_exactly(name: str, text: str, values: dict[str, str]) -> None:
-    """Raise ``UsageError`` for a number that an ingredient lacks, and for one that it does not have."""
+def _require_exactly(name: str, text: str, values: dict[str, str], model: ModelSpec) -> None:
+    """Raise ``UsageError`` for a number that an ingredient lacks, and for one that it does not have; the draft that it
+    names is on file."""
     form = _form(name)
     asked = {part.partition("=")[0] for part in form.split(":")[1:]}
     if asked != set(values):
@@ -393,7 +400,11 @@ def _require_exactly(name: str, text: str, values: dict[str, str]) -> None:
         unknown = sorted(set(values) - asked)
         parts = [f"it lacks {', '.join(wrong)}"] if wrong else []
         parts += [f"it has no {', '.join(unknown)}"] if unknown else []
-        raise UsageError(f"{text!r} is not an ingredient as it is", because="; ".join(parts), hint=form)
+        raise UsageError(
+            f"{text!r} is not an ingredient as it is",
+            because="; ".join(parts),
+            hint=form.replace("NAME", smaller_draft(model) or "NAME"),
+        )
 
 
 _SWITCHES = {"continuous-batching": "continuous", "paged-kv": "paged", "kv-cache": "kv_cache"}

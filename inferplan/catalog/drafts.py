@@ -90,7 +90,7 @@ def _no_draft(name: str, model: ModelSpec, error: UnknownNameError, loader: Call
     known = f"--draft {' or '.join(own)} of {model.name} itself, " if own else ""
     if name.lower().replace("-", "") not in _HEADS:
         return UnknownNameError(error.what, error.because, f"{known}--draft free for n-grams; {error.hint}")
-    small = _smaller(model, loader)
+    small = smaller_draft(model, loader)
     known += f"--draft {small} {STATED} (a smaller model of its family; 0.5 to 0.9 is usual), " if small else ""
     return UnknownNameError(
         f"no {name} head of {model.name} is on file",
@@ -100,7 +100,7 @@ def _no_draft(name: str, model: ModelSpec, error: UnknownNameError, loader: Call
     )
 
 
-def _smaller(model: ModelSpec, loader: Callable[[str], ModelSpec]) -> str:
+def smaller_draft(model: ModelSpec, loader: Callable[[str], ModelSpec] = load_model) -> str:
     """The smallest model on file of the same family and vocabulary, with a fifth of the parameters at most; empty
     without one."""
     begins, own = model.name.split("-")[0], model.parameters["total"]

@@ -38,8 +38,8 @@ from inferplan.table import Report
 def compare_command(request: Request, others: tuple[str, ...], batch: BatchAsked) -> Report:
     """Models, GPUs, formats or parallelism side by side: ratios to the first, and the resource behind each ratio.
 
-    MODEL, --gpu and --quant take comma lists. Every combination is a candidate; the first is the baseline. --vs adds
-    a candidate that changes several things at once: --vs "gpu=h200-sxm,quant=fp8,tp=2".
+    MODEL, --gpu, --quant and --kv take comma lists. Every combination is a candidate; the first is the baseline. --vs
+    adds a candidate that changes several things at once: --vs "gpu=h200-sxm,quant=fp8,tp=2".
 
     Example: inferplan compare llama-3.1-8b --gpu a100-80gb-sxm,h100-sxm,h200-sxm --batch 16
     """
@@ -66,9 +66,13 @@ without(compare_command, "block_size")  # no figure here is rounded to pages
 
 def _requests(request: Request, others: tuple[str, ...]) -> list[Request]:
     quants: list[str | None] = [*split_names(request.quant)] or [None]
-    grid = itertools.product(split_names(request.model), split_names(request.gpu), quants)
+    caches = [changed(request, f"kv={kv}").roles for kv in split_names(dict(request.roles).get("kv"))] or [
+        request.roles
+    ]
+    grid = itertools.product(split_names(request.model), split_names(request.gpu), quants, caches)
     bridged = bridges(request, split_names(request.gpu))
     requests = [
-        replace(request, model=model, gpu=gpu, quant=quant, nvlink_bridge=bridged[gpu]) for model, gpu, quant in grid
+        replace(request, model=model, gpu=gpu, quant=quant, roles=roles, nvlink_bridge=bridged[gpu])
+        for model, gpu, quant, roles in grid
     ]
     return requests + [changed(replace(requests[0], nvlink_bridge=request.nvlink_bridge), text) for text in others]

@@ -359,8 +359,9 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
     if not prompt or not output:
         missing = " and ".join(option for option, text in (("--prompt", prompt), ("--output", output)) if not text)
         what = f"workload {named.name} has only limits" if named else "the lengths of requests are missing"
-        lengths = "--prompt 1024" if output else "--prompt 1024 --output 256, or --workload chat"
-        raise UsageError(what, because=f"no {missing}", hint=f"{lengths}, or --trace FILE")
+        lengths = " ".join(one for one, text in (("--prompt 1024", prompt), ("--output 256", output)) if not text)
+        hint = f"{lengths}, or --trace FILE" if prompt or output else f"{lengths}, or --workload chat, or --trace FILE"
+        raise UsageError(what, because=f"no {missing}", hint=hint)
     own, generated = parse_lengths(prompt), _thinking(parse_lengths(output), values)
     prefix, samples = shared_text(values, named), values["samples"] or (named.samples if named else 1)
     whole, cached = sharing(own, generated, prefix, samples)
