@@ -8,8 +8,8 @@ from inferplan.validators import BeforeValidator
 
 
 def _as_text(value: Any) -> Any:
-    """``1024`` as the text of it, and what is not whole as it is."""
-    return str(value) if type(value) is int else value
+    """``1024`` as the text of it, and what is no number of tokens as it is."""
+    return str(value) if type(value) is int and value > 0 else value
 
 
 LengthsText = Annotated[str, BeforeValidator(_as_text)]
