@@ -179,9 +179,9 @@ def _least(rows: list[Timed], given: tuple[float | None, float | None, float | N
     def off(logs: np.ndarray) -> list[float]:
         return [float(np.log(row.priced(*whole(logs)) / row.seconds)) for row in rows]
 
-    bounds = tuple(np.log([ends[place] for place in free]) for ends in (_LEAST, _MOST))
+    least, most = (np.log([ends[place] for place in free]) for ends in (_LEAST, _MOST))
     starts = [np.log([start[place] for place in free]) for start in _USUAL]
-    best = min((least_squares(off, start, bounds=bounds) for start in starts), key=lambda one: one.cost)
+    best = min((least_squares(off, start, bounds=(least, most)) for start in starts), key=lambda one: one.cost)
     return whole(best.x)
 
 
