@@ -20,6 +20,7 @@ from inferplan.planning.amount import amount_of, in_words, option_of, rounded_do
 from inferplan.planning.beside import Step
 from inferplan.planning.confidence import USUAL
 from inferplan.planning.demand import limits_in_words
+from inferplan.planning.edges import LOOSER, Edge
 from inferplan.planning.largest import Runner
 from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
@@ -198,6 +199,18 @@ def relaxation(plan: Plan, checked: Verified) -> dict[str, float]:
     """The factors by which the limits would have to grow: those of the simulation, where it sees a miss."""
     slo = plan.question.slo
     return checked.violations(slo) or checked.option.violations(slo)
+
+
+def cheaper_still(plan: Plan, checked: Verified) -> tuple[Edge, PlanOption] | None:
+    """The plan with twice a limit that an idle replica barely keeps, where it costs no more than the next-cheaper
+    candidate and that one would need as much."""
+    factors, cost = relaxation(plan, checked), checked.option.cost
+    for edge, looser in plan.edges:
+        if looser is None or looser.cost is None or cost is None:
+            continue
+        if looser.cost <= cost and factors.get(edge.name, 1.0) >= LOOSER:
+            return edge, looser
+    return None
 
 
 def money(option: PlanOption) -> str:

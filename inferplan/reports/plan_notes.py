@@ -41,6 +41,7 @@ from inferplan.reports.plan_apart import apart_line
 from inferplan.reports.plan_figures import (
     CERTAIN,
     break_even_batch,
+    cheaper_still,
     cheapest_drafting,
     cost_of,
     dated_money,
@@ -365,6 +366,8 @@ def cheaper_line(plan: Plan) -> str:
     if checked is None:
         known = " with a known error" if plan.confidence > MIDDLE else ""
         return f"no candidate{known} costs less, whatever the limits"
+    if cheaper_still(plan, checked) is not None:
+        return ""  # a line on that limit names it
     option, factors = checked.option, relaxation(plan, checked)
     drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
     bare = " without cache tiers" if plan.option.tiers else ""

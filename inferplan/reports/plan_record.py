@@ -11,6 +11,7 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.quality import is_own, quality_of, quantised_checkpoint, sister
 from inferplan.figures import record
 from inferplan.planning.beside import Step
+from inferplan.planning.edges import LOOSER
 from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.verify import Verified
@@ -18,6 +19,7 @@ from inferplan.reports.cost import cost_energy_record, load_cost_record
 from inferplan.reports.plan_figures import (
     break_even_batch,
     candidate,
+    cheaper_still,
     cheapest_drafting,
     cost_of,
     energy_of,
@@ -350,6 +352,10 @@ def _cheaper_record(plan: Plan) -> dict[str, Any] | None:
     checked = plan.cheaper_verified
     if checked is None:
         return None
+    if (still := cheaper_still(plan, checked)) is not None:
+        edge, looser = still
+        cheap = {"deployment": looser.deployment.describe(), "replicas": looser.replicas, "cost": looser.cost}
+        return cheap | {"relax": {edge.name: LOOSER}, "simulated": True}
     return {
         "deployment": checked.option.deployment.describe(),
         "replicas": checked.option.replicas,

@@ -20,7 +20,7 @@ from inferplan.planning.edges import Edge
 from inferplan.planning.option import OwnedGpus, Sizing
 from inferplan.planning.plan import Plan
 from inferplan.planning.power import PowerBudget
-from inferplan.reports import plan_figures, plan_notes
+from inferplan.reports import plan_figures, plan_notes, plan_record
 from inferplan.reports.plan_notes import KeyFigure
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.serving.techniques.tiers import CacheTier, TierPrice
@@ -926,3 +926,18 @@ def test_limits_that_an_idle_replica_barely_keeps() -> None:
     lines = [plan_notes.edge_lines(plan(edges=[(edge, looser)]))[0] for looser in (cheaper, hardly, None)]
     assert all(line.startswith(said) for line in lines)
     assert "with --ttft 800ms a plan is" in lines[0] and lines[1] == lines[2] and "--ttft" not in lines[1]
+
+
+def test_a_looser_limit_that_costs_less_is_said_once() -> None:
+    """4.00 USD/h at 2.5 times the limit is no news where twice the limit takes as little; at 1.9 times, or where that
+    takes 4.50, it is."""
+    edge, said = Edge("ttft", 0.25, 0.4), plan_notes.cheaper_line
+    far, near = ({"ttft": factor} for factor in (2.5, 1.9))
+    for missed, looser, told in ((far, 2.0, False), (far, 4.0, False), (far, 4.5, True), (near, 2.0, True)):
+        cheap = verified(on({}, cost=4.0, replicas=2, violations=lambda slo, missed=missed: missed))
+        asked = plan(cheaper_verified=cheap, edges=[(edge, on({}, cost=looser, replicas=3))])
+        assert bool(said(asked)) is told
+        record = plan_record._cheaper_record(asked)
+        assert record is not None
+        assert (record["cost"], record["replicas"]) == ((4.0, 2) if told else (looser, 3))
+        assert record["relax"] == (missed if told else {"ttft": 2.0})
