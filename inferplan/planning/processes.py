@@ -349,13 +349,16 @@ class _Cluster:
         from dask.distributed import as_completed
 
         name = uuid4().hex
-        whole = client.scatter(_sendable((self.tasks, self.kept, self.progress)), broadcast=True)
-        sent = {client.submit(_done_there, whole, place, key=f"{name}-{place}"): place for place in left}
-        for future in as_completed(sent):
-            if future.status == "finished":
-                data, done = future.result()
-                self.found |= _unpacked(data, self.kept)
-                self.progress.at(sent[future], done)
+        client.run(_keep_there, name, _sendable((self.tasks, self.kept, self.progress)), on_error="ignore")
+        try:
+            sent = {client.submit(_done_there, name, place, key=f"{name}-{place}"): place for place in left}
+            for future in as_completed(sent):
+                if future.status == "finished":
+                    data, done = future.result()
+                    self.found |= _unpacked(data, self.kept)
+                    self.progress.at(sent[future], done)
+        finally:
+            client.run(_forget_there, name, on_error="ignore")
 
     def _hear(self, event: tuple[Any, tuple[str, int]]) -> None:
         """A worker says how much of a task is done."""
@@ -382,9 +385,25 @@ def _sendable(value: object) -> bytes:
     return found
 
 
-def _done_there(whole: bytes, place: int) -> tuple[bytes, int]:
-    """On another machine: what a task gives, by place, and how much that is; nothing where it fails."""
-    tasks, kept, progress = pickle.loads(whole)
+_kept_there: dict[str, bytes] = {}
+"""On another machine: tasks, by the name under which they were sent. They are no data of Dask's: what it scatters to
+all workers it fetched back and forth between them without end once, on a loaded machine (distributed 2026.8)."""
+
+
+def _keep_there(name: str, whole: bytes) -> None:
+    _kept_there[name] = whole
+
+
+def _forget_there(name: str) -> None:
+    _kept_there.pop(name, None)
+
+
+def _done_there(name: str, place: int) -> tuple[bytes, int]:
+    """On another machine: what a task gives, by place, and how much that is; nothing where it fails, or where a worker
+    began after the tasks were sent."""
+    if name not in _kept_there:
+        return _packed({}, ()), 0
+    tasks, kept, progress = pickle.loads(_kept_there[name])
     found = dict[int, Any]()
     with contextlib.suppress(Exception):
         found[place] = tasks[place]()
