@@ -316,8 +316,11 @@ class Plan(Chosen):
 
     def served(self, verified: Verified) -> float:
         """Requests a second that a finalist serves: the load itself, or of users ``N/(R + Z)``, with the mean think
-        time that is asked for: a run draws too few of a long-tailed one for their mean."""
+        time that is asked for: a run draws too few of a long-tailed one for their mean. Of an offline job those of its
+        own hours."""
         demand = self.question.demand
+        if demand.requests is not None and verified.option.hours is not None:
+            return demand.requests / (3600 * verified.option.hours)
         if demand.users is None:
             return self.rate
         return demand.users / (_response(verified) + demand.think)

@@ -48,7 +48,7 @@ from inferplan.table import Report, Table
 from inferplan.units import format_time
 
 _RIGHT = frozenset({"value", "GPUs", "cost", "TTFT", "TPOT", "candidates", "tokens/s/GPU", "tokens/s/user", "load"})
-_RIGHT |= {"latency", "requests/s/GPU"}
+_RIGHT |= {"latency", "requests/s/GPU", "hours"}
 _TERMS = "the same replicas on other terms, each at its cheapest seller; whole instances are paid for"
 _YEARS = {"1-year": "1 year", "3-year": "3 years"}
 BOTTLENECKS = {
@@ -267,7 +267,8 @@ def _slowness(step: Step) -> str:
 
 def alternatives_table(plan: Plan) -> Table:
     """The plan and the other finalists that meet the limits, cheapest first."""
-    title = f"the plan and the alternatives that meet the limits ({_at(plan)})"
+    title = "the plan and the alternatives that meet the limits"
+    title += "" if plan.option.hours is not None else f" ({_at(plan)})"
     return side_by_side(title, candidates(plan))
 
 
