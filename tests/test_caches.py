@@ -54,6 +54,7 @@ TAKEN: dict[str, tuple[str, set[str]]] = {
     "trtllm@0.17": ("h100-sxm", {"bf16", "fp8", "int8"}),  # quantization/mode.py
     "trtllm@1.0": ("h100-sxm", {"bf16", "fp8"}),  # llm_args.py, KvCacheConfig
     "llama.cpp@2025": ("h100-sxm", GGML),  # common/arg.cpp, kv_cache_types
+    "ik_llama.cpp@2025": ("h100-sxm", GGML),  # a fork of it
     "atom@0.1": ("mi355x", {"bf16", "fp8"}),  # arg_utils.py
     "atom@0.1.6": ("mi355x", {"bf16", "fp8"}),
     "none@0": ("h100-sxm", {*TRIED}),
