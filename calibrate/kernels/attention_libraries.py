@@ -95,7 +95,7 @@ def _paged_flash(name: str, module: ModuleType, load: Load) -> Kernel:
             v,
             cache_seqlens=pages.lengths,
             causal=load.causal,
-            window_size=(load.left, 0 if load.left >= 0 else -1),
+            window_size=load.window,
             **table,
         )
         return first_of(out)

@@ -52,7 +52,7 @@ from inferplan.features import require_together
 from inferplan.fields import first_given, option_values, question_if_asked
 from inferplan.planning.agents import demand_of_sessions
 from inferplan.planning.asked import SizingAsked
-from inferplan.planning.carried import with_media
+from inferplan.planning.carried import with_media, with_named
 from inferplan.planning.confidence import MIDDLE, USUAL
 from inferplan.planning.day import (
     EVERY_POLICY,
@@ -83,9 +83,9 @@ from inferplan.traffic import traces
 from inferplan.traffic.people import People
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.profile import DAY, Profile, profile_of, require_classes
-from inferplan.traffic.reasoning import outputs_of
+from inferplan.traffic.reasoning import written_for
 from inferplan.traffic.request_log import Log, fold_days, read_log, way_of
-from inferplan.traffic.requests import Lengths, OpenLoop, Requests, SharedPrefix, Slo, parse_lengths
+from inferplan.traffic.requests import OpenLoop, Requests, SharedPrefix, Slo, parse_lengths
 from inferplan.traffic.sessions import SessionTraffic
 from inferplan.traffic.thoughts import ThoughtsAsked, refuse_thoughts_of_trace
 
@@ -249,7 +249,7 @@ def _load(values: dict[str, Any], request: Request) -> _Load:
         slo = asked_limits(values, None, Slo(percentile=95.0))
         refuse_thoughts_of_trace(values)
         request, demand = with_media(request, _as_they_came(values, replayed), None, traced=True)
-        return _Load(request, replayed.profile, _beside(demand, values), slo, replayed=replayed)
+        return _Load(request, replayed.profile, with_named(demand, values), slo, replayed=replayed)
     log = read_log(Path(values["profile_from"])) if values["profile_from"] else None
     trace = traces.read_trace(Path(values["profile_from"])) if values["profile_from"] and log is None else None
     if trace is not None:
@@ -280,29 +280,12 @@ def _load(values: dict[str, Any], request: Request) -> _Load:
         slo = asked_limits(values, named, Slo(percentile=95.0))
     of_trace = trace is not None and not (values["prompt"] and values["output"])
     request, demand = with_media(request, demand, named, of_trace)
-    demand = _beside(demand, values)
+    demand = with_named(demand, values)
     response = 0.0 if people is None else answer_alone(assemble(request), demand)
     if people is not None:
         people.require_one_each(response)
         profile = profile.scaled(people.rate(response))
     return _Load(request, profile.scaled(profile.peak * demand.samples), demand, slo, people, response)
-
-
-def _beside(demand: Demand, values: dict[str, Any]) -> Demand:
-    """The demand with the adapters that its requests name, and the grammars that they follow."""
-    named = question_if_asked(AdaptersNamed, values)
-    return replace(
-        demand,
-        structured=question_if_asked(Structured, values),
-        adapters=None if named is None else named.popularity,
-        lora_bandwidth=None if named is None else named.bandwidth,
-    )
-
-
-def _thinking(answer: Lengths, values: dict[str, Any]) -> Lengths:
-    """What is written for a request whose answer is as long."""
-    thoughts = question_if_asked(ThoughtsAsked, values)
-    return answer if thoughts is None else outputs_of(thoughts, answer)
 
 
 def _limits(values: dict[str, Any], sessions: SessionTraffic) -> Slo:
@@ -501,7 +484,7 @@ def _of_classes(mix: ClassMix, values: dict[str, Any]) -> Demand:
     kind, burstiness = asked_arrivals(values)
     return Demand(
         prompt=prompt,
-        output=_thinking(output, values),
+        output=written_for(output, values),
         rate=1.0,
         arrivals=kind,
         burstiness=burstiness,
@@ -531,7 +514,7 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests 
         found = demand_of_trace(trace)
         own, generated = found.prompt, found.output
     elif prompt and output:
-        own, generated = parse_lengths(prompt), _thinking(parse_lengths(output), values)
+        own, generated = parse_lengths(prompt), written_for(parse_lengths(output), values)
     else:
         raise UsageError(
             "the lengths of requests are missing",

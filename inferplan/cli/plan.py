@@ -67,7 +67,7 @@ from inferplan.models.spec import ModelSpec
 from inferplan.planning.adapters import slots_tried
 from inferplan.planning.agents import demand_of_agents, demand_of_sessions
 from inferplan.planning.asked import SizingAsked, SpaceAsked
-from inferplan.planning.carried import with_media
+from inferplan.planning.carried import with_media, with_named
 from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
 from inferplan.planning.plan import PARTS, Plan, complete, plan, plan_budgets
 from inferplan.planning.power import PowerBudget
@@ -82,8 +82,8 @@ from inferplan.steps import Steps
 from inferplan.table import Report
 from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP
 from inferplan.traffic.popularity import AdaptersNamed
-from inferplan.traffic.reasoning import outputs_of
-from inferplan.traffic.requests import ArrivalKind, Lengths, OpenLoop, SharedPrefix, Slo, parse_lengths
+from inferplan.traffic.reasoning import written_for
+from inferplan.traffic.requests import ArrivalKind, OpenLoop, SharedPrefix, Slo, parse_lengths
 from inferplan.traffic.thoughts import ThoughtsAsked, parse_budgets, refuse_thoughts_of_trace
 from inferplan.work.adapters import LoraAsked
 
@@ -208,7 +208,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     if people is None:
         _note_replaced(values, named)
     base, demand = with_media(Request(model=model, gpu="", media=question_of(MediaAsked, values)), demand, named)
-    demand = replace(_naming_adapters(demand, values), structured=question_if_asked(Structured, values), people=people)
+    demand = replace(with_named(demand, values), people=people)
     limits = _limits(model, values, named, demand)
     slo = screened_by(demand.classes) if demand.classes else limits
     asked = question_of(SpaceAsked, values)
@@ -332,14 +332,6 @@ def _adapters(values: dict[str, Any], slots: tuple[int, ...]) -> LoraAsked:
     return question_of(LoraAsked, {**values, "max_loras": slots[0] if slots else None, "lora_rank": rank})
 
 
-def _naming_adapters(demand: Demand, values: dict[str, Any]) -> Demand:
-    """The demand with the adapters that its requests name, if any."""
-    named = question_if_asked(AdaptersNamed, values)
-    if named is None:
-        return demand
-    return replace(demand, adapters=named.popularity, lora_bandwidth=named.bandwidth)
-
-
 def _with_lengths(model: ModelSpec, values: dict[str, Any]) -> dict[str, Any]:
     """The options with the lengths that only some models leave to be said."""
     if not values["output"] and model.encodes:
@@ -362,7 +354,7 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         lengths = " ".join(one for one, text in (("--prompt 1024", prompt), ("--output 256", output)) if not text)
         hint = f"{lengths}, or --trace FILE" if prompt or output else f"{lengths}, or --workload chat, or --trace FILE"
         raise UsageError(what, because=f"no {missing}", hint=hint)
-    own, generated = parse_lengths(prompt), _thinking(parse_lengths(output), values)
+    own, generated = parse_lengths(prompt), written_for(parse_lengths(output), values)
     prefix, samples = shared_text(values, named), values["samples"] or (named.samples if named else 1)
     whole, cached = sharing(own, generated, prefix, samples)
     shared: dict[str, Any] = {} if whole is own else {"own": own, "samples": samples}
@@ -408,12 +400,6 @@ def _arrivals(values: dict[str, Any], named: WorkloadSpec | None) -> tuple[Arriv
     return asked_arrivals(values, named)
 
 
-def _thinking(answer: Lengths, values: dict[str, Any]) -> Lengths:
-    """What is written for a request whose ``answer`` is as long: it, or a thought and it where one is asked for."""
-    thoughts = question_if_asked(ThoughtsAsked, values)
-    return answer if thoughts is None else outputs_of(thoughts, answer)
-
-
 def _of_classes(mix: ClassMix, values: dict[str, Any]) -> Demand:
     """The demand of several kinds of traffic."""
     if not any(one.slo.limits for one in mix.classes):
@@ -425,7 +411,7 @@ def _of_classes(mix: ClassMix, values: dict[str, Any]) -> Demand:
             hint="leave --cached-prefix out, or the shared text: --shared-prefix 1000, --turns 4",
         )
     own, output = lengths_of_classes(mix.classes)
-    prefix, samples, generated = shared_text(values, None), values["samples"] or 1, _thinking(output, values)
+    prefix, samples, generated = shared_text(values, None), values["samples"] or 1, written_for(output, values)
     prompt, cached = sharing(own, generated, prefix, samples)
     kind, burstiness = _arrivals(values, None)
     rate = values["rate"] if mix.rate is None else mix.rate

@@ -75,7 +75,7 @@ from inferplan.table import Report
 from inferplan.traffic.block_names import of_file
 from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP, People, in_flight_line
 from inferplan.traffic.popularity import AdaptersNamed
-from inferplan.traffic.reasoning import outputs_of
+from inferplan.traffic.reasoning import written_for
 from inferplan.traffic.requests import (
     ClosedLoop,
     Media,
@@ -454,12 +454,11 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     ratio = _ratio(values)
     _require_plain(ratio, (prompt or _PROMPT, output or _OUTPUT, values["thinking_tokens"]))
     kind, burstiness = asked_arrivals(values, named)
-    answer, thoughts = parse_lengths(output or _OUTPUT, ratio), question_if_asked(ThoughtsAsked, values)
     return Traffic(
         classes=classes.classes,
         arrivals=closed or OpenLoop(rate=values["rate"], kind=kind, burstiness=burstiness),
         prompt=parse_lengths(prompt or _PROMPT, ratio),
-        output=answer if thoughts is None else outputs_of(thoughts, answer, ratio),
+        output=written_for(parse_lengths(output or _OUTPUT, ratio), values, ratio),
         requests_count=values["requests"],
         prefix=shared_text(values, named),
         samples=values["samples"] or (named.samples if named else 1),

@@ -445,7 +445,7 @@ def _counted(phase: Phase, weights: list[tuple[Num, Num]], name: Naming = plain)
         return weights
 
     def seen(costs: Sequence[OpCost], halves: Num) -> Num:
-        share = _seen(phase.deployment, [(cost.op, cost.all_runs) for cost in costs], halves)
+        share = _seen(phase.deployment, ((cost.op, cost.all_runs) for cost in costs), halves)
         return share if name is plain else name(float(np.max(share)), "share that overlapping halves do not hide")
 
     most, usual = phase.halves
@@ -494,9 +494,8 @@ def stage_seconds(
     seconds: list[Num] = []
     for costs, count in zip(stages, layers):
         if id(costs) not in known:
-            known[id(costs)] = kernel_seconds(deployment, costs) * _seen(
-                deployment, [(cost.op, cost.all_runs) for cost in costs], halves
-            )
+            priced = ((cost.op, cost.all_runs) for cost in costs)
+            known[id(costs)] = kernel_seconds(deployment, costs) * _seen(deployment, priced, halves)
         seconds.append(known[id(costs)] + layer_seconds(deployment, count))
     return seconds
 
@@ -509,11 +508,12 @@ def kernel_seconds(deployment: Deployment, costs: Sequence[OpCost]) -> Num:
     return seconds
 
 
-def _seen(deployment: Deployment, priced: Sequence[tuple[Op, Num]], halves: Num) -> Num:
+def _seen(deployment: Deployment, priced: Iterable[tuple[Op, Num]], halves: Num) -> Num:
     """The share of kernel seconds that two halves do not hide behind each other (:class:`Overlap`); 1 of others.
     priced: operators with their seconds."""
     if deployment.two_batches is None:
         return 1.0
+    priced = list(priced)
     both = dense(sum_arrays(spent for _, spent in priced))
     parts = [[spent for op, spent in priced if overlap_part(op) == part] for part in OVERLAP_PARTS]
     seconds = (dense(sum_arrays(part)) for part in parts)

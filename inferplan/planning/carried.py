@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.files import load_model
 from inferplan.catalog.workloads import WorkloadSpec, carried_media
+from inferplan.estimate.structured import Structured
 from inferplan.estimate.towers import media_of_requests
+from inferplan.fields import question_if_asked
 from inferplan.planning.demand import Demand
+from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.requests import Media
+
+
+def with_named(demand: Demand, values: Mapping[str, Any]) -> Demand:
+    """The demand with the adapters that its requests name, and the grammars that they follow, as options ask."""
+    named = question_if_asked(AdaptersNamed, values)
+    return replace(
+        demand,
+        structured=question_if_asked(Structured, values),
+        adapters=None if named is None else named.popularity,
+        lora_bandwidth=None if named is None else named.bandwidth,
+    )
 
 
 def with_media(

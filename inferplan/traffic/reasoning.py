@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.errors import UsageError
+from inferplan.fields import question_if_asked
 from inferplan.traffic.clipped import (
     gamma_above,
     gamma_moments,
@@ -132,6 +133,12 @@ def outputs_of(asked: ThoughtsAsked, answer: Lengths, ratio_min: float = 1.0) ->
     """What is written for a request whose answer is as long; ratio_min: of plain lengths, as their parser takes."""
     thought = parse_lengths(asked.tokens, ratio_min)
     return ReasoningLengths(thought=thought, answer=answer, budget=asked.budget, end=asked.end)
+
+
+def written_for(answer: Lengths, values: Mapping[str, Any], ratio_min: float = 1.0) -> Lengths:
+    """What is written for a request whose answer is as long: it, or a thought and it where options ask for one."""
+    thoughts = question_if_asked(ThoughtsAsked, values)
+    return answer if thoughts is None else outputs_of(thoughts, answer, ratio_min)
 
 
 def before_answer(lengths: Lengths, share: float) -> float:
